@@ -1,0 +1,1 @@
+"""Where rows come from (``sources``) and which rows make a minibatch (``batches``)."""

@@ -1,0 +1,81 @@
+"""Generalised linear models as ready targets, with the gradient X^T score(X beta) in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from fokker.errors import InputError
+from fokker.target import Linear, Target
+
+if TYPE_CHECKING:
+    from jax import Array
+
+Family = Literal["bernoulli", "poisson", "gaussian"]
+
+
+def glm(
+    X: Any,
+    y: Any,
+    family: Family = "bernoulli",
+    *,
+    prior_scale: float = 10.0,
+    noise_scale: float = 1.0,
+    intercept: bool = True,
+    names: Sequence[str] | None = None,
+) -> Target:
+    """Regression of y (N,) on X (N, d) with beta ~ Normal(0, prior_scale^2), canonical link.
+
+    ``bernoulli``: y in {0, 1}, logit. ``poisson``: counts, log. ``gaussian``: y ~ Normal(X beta, noise_scale^2).
+    ``intercept`` appends a column of ones, whose coefficient is the last entry of beta. Draws are named ``beta``.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    design, response = np.asarray(X), np.asarray(y)
+    if design.ndim != 2 or response.shape != design.shape[:1]:
+        raise InputError(
+            f"glm needs X of shape (N, d) and y of shape (N,), got {design.shape} and {response.shape}; "
+            "reshape y with y.ravel() if it is a column."
+        )
+    if family == "bernoulli" and not np.isin(response, (0, 1)).all():
+        raise InputError(f"family='bernoulli' needs y in {{0, 1}}, got values {np.unique(response)[:5].tolist()}.")
+    if family == "poisson" and (response < 0).any():
+        raise InputError(f"family='poisson' needs counts y >= 0, got {response.min()}.")
+    if not prior_scale > 0 or not noise_scale > 0:
+        raise InputError(f"prior_scale and noise_scale must be > 0, got {prior_scale} and {noise_scale}.")
+    labels = list(names) if names is not None else [f"x{i}" for i in range(design.shape[1])]
+    if len(labels) != design.shape[1]:
+        raise InputError(f"names has {len(labels)} entries for {design.shape[1]} columns of X.")
+    if intercept:
+        design = np.concatenate([design, np.ones((len(design), 1), design.dtype)], axis=1)
+        labels.append("intercept")
+    if not np.issubdtype(design.dtype, np.floating):
+        design = design.astype(np.float32)
+    data = {"X": design, "y": response.astype(design.dtype)}
+
+    def log_rows(eta: Array, y: Array) -> Array:
+        if family == "bernoulli":
+            return y * eta - jax.nn.softplus(eta)
+        if family == "poisson":
+            return y * eta - jnp.exp(eta) - jax.scipy.special.gammaln(y + 1)
+        return -0.5 * ((y - eta) / noise_scale) ** 2
+
+    def score(eta: Array, batch: Any) -> Array:
+        if family == "bernoulli":
+            return batch["y"] - jax.nn.sigmoid(eta)
+        if family == "poisson":
+            return batch["y"] - jnp.exp(eta)
+        return (batch["y"] - eta) / noise_scale**2
+
+    if family not in ("bernoulli", "poisson", "gaussian"):
+        raise InputError(f"family must be 'bernoulli', 'poisson' or 'gaussian', got {family!r}.")
+    return Target(
+        log_prior=lambda params: -0.5 * jnp.sum((params["beta"] / prior_scale) ** 2),
+        log_likelihood=lambda params, batch: log_rows(batch["X"] @ params["beta"], batch["y"]),
+        data=data,
+        start={"beta": np.zeros(design.shape[1], design.dtype)},
+        labels={"beta": labels},
+        linear=Linear(design=lambda batch: batch["X"], score=score),
+    )

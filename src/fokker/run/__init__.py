@@ -1,0 +1,1 @@
+"""The loop: gradients, compiled blocks, storage, tuning, the audit."""

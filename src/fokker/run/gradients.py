@@ -1,0 +1,294 @@
+"""How a batch becomes a gradient of the potential U, and what is known of its noise.
+
+Every estimator is unbiased for grad U when each row is equally likely to be in the batch. With ``noise`` other than
+"none" it also carries the running empirical Fisher estimate of the covariance V of its gradient (Ma, Chen & Fox 2015,
+after eq. 9; Ahn, Korattikara & Welling 2012): S is the covariance of per-row gradients within the batch,
+I_t = (1 - 1/t) I_{t-1} + S / t and V = N^2 / n (1 - n/N) I_t, in the form asked for: "scalar" (trace / d), "diagonal",
+"dense", or "low_rank" (a Nystrom factor F with F F^T <= V).
+
+Control variates (Baker et al. 2019): grad U(centre) + the difference of two minibatch gradients on the same rows. The
+noise estimate is then that of the differences.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from fokker.errors import InputError
+from fokker.sgmcmc.kernel import BoundGradient
+from fokker.sgmcmc.matrix import LowRank
+
+if TYPE_CHECKING:
+    from fokker.target import Target
+
+NoiseForm = Literal["none", "scalar", "diagonal", "dense", "low_rank"]
+NOISE_FORMS = ("none", "scalar", "diagonal", "dense", "low_rank")
+
+
+class Fisher(NamedTuple):
+    """The running covariance of per-row gradients."""
+
+    count: Array  # () batches seen
+    value: Array  # (), (d,), (d, d), or for low rank the sketch I_t Omega, (d, rank)
+
+
+class CentredAux(NamedTuple):
+    """What control variates remember."""
+
+    centre: Array  # (d,)
+    grad_u: Array  # (d,) full-data gradient of U at the centre
+    fisher: Fisher | None
+
+
+@dataclass(frozen=True)
+class minibatch:
+    """grad U~ = -(N/n) sum of row gradients - grad log prior (Ma, Chen & Fox 2015, eq. 7)."""
+
+    noise: NoiseForm = "none"
+    rank: int = 10
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise, self.rank)
+
+    def bind(self, target: Target) -> BoundGradient:
+        def init(position: Any) -> Fisher | None:
+            return _fisher_init(self.noise, self.rank, position)
+
+        def estimate(key: Any, position: Any, batch: Any, aux: Fisher | None) -> tuple[Array, Any, Any]:
+            prior, likelihood = prior_gradient(target, position), None
+            if target.log_likelihood is None:
+                return -prior, None, aux
+            scale = rows(target) / batch_rows(batch)
+            if self.noise == "none":
+                likelihood = likelihood_gradient(target, position, batch)
+                return -prior - scale * likelihood, None, aux
+            per_row = row_gradients(target, position, batch)
+            assert aux is not None
+            aux, noise = _fisher_update(self.noise, aux, per_row, rows(target))
+            return -prior - scale * per_row.sum(0), noise, aux
+
+        return BoundGradient(init, estimate)
+
+
+@dataclass(frozen=True)
+class control_variates:
+    """grad U~ = grad U(centre) + prior difference - (N/n) sum of (row gradient - row gradient at the centre).
+
+    ``centre`` is a pytree like the parameters; None lets the run find a mode first (``optimise``). The full-data
+    gradient at the centre is computed once, in chunks of ``chunk`` rows.
+    """
+
+    centre: Any = None
+    noise: NoiseForm = "none"
+    rank: int = 10
+    chunk: int = 10_000
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise, self.rank)
+
+    def bind(self, target: Target) -> BoundGradient:
+        _need_rows(target, "control variates")
+
+        def init(position: Any) -> CentredAux:
+            centre = position if self.centre is None else self.centre
+            theta = ravel_pytree(centre)[0].astype(ravel_pytree(position)[0].dtype)
+            return CentredAux(
+                theta,
+                full_gradient(target, centre, self.chunk),
+                _fisher_init(self.noise, self.rank, position),
+            )
+
+        def estimate(key: Any, position: Any, batch: Any, aux: CentredAux) -> tuple[Array, Any, CentredAux]:
+            return _centred_estimate(target, self.noise, position, batch, aux)
+
+        return BoundGradient(init, estimate)
+
+
+@dataclass(frozen=True)
+class svrg:
+    """Control variates whose centre moves to the chain's position every ``refresh_every`` iterations (Dubey et al. 2016).
+
+    The noise estimate starts afresh with every centre.
+    """
+
+    refresh_every: int = 1000
+    noise: NoiseForm = "none"
+    rank: int = 10
+    chunk: int = 10_000
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise, self.rank)
+        if self.refresh_every < 1:
+            raise InputError(f"refresh_every must be >= 1, got {self.refresh_every}.")
+
+    def bind(self, target: Target) -> BoundGradient:
+        _need_rows(target, "SVRG")
+
+        def init(position: Any) -> CentredAux:
+            return refresh(position, None)
+
+        def refresh(position: Any, aux: CentredAux | None) -> CentredAux:
+            return CentredAux(
+                ravel_pytree(position)[0],
+                full_gradient(target, position, self.chunk),
+                _fisher_init(self.noise, self.rank, position),
+            )
+
+        def estimate(key: Any, position: Any, batch: Any, aux: CentredAux) -> tuple[Array, Any, CentredAux]:
+            return _centred_estimate(target, self.noise, position, batch, aux)
+
+        return BoundGradient(init, estimate, refresh, self.refresh_every)
+
+
+# --- gradients of the pieces, ravelled ------------------------------------------------------------------------------
+
+
+def rows(target: Target) -> int:
+    """N, the number of rows of the target's data."""
+    return target.data.size if hasattr(target.data, "rows") else batch_rows(target.data)
+
+
+def batch_rows(batch: Any) -> int:
+    """n, the common length of the leading axes of a batch."""
+    return jax.tree.leaves(batch)[0].shape[0]
+
+
+def prior_gradient(target: Target, position: Any) -> Array:
+    """Gradient of log_prior, (d,)."""
+    return ravel_pytree(jax.grad(target.log_prior)(position))[0]
+
+
+def likelihood_gradient(target: Target, position: Any, batch: Any) -> Array:
+    """Gradient of the sum of log likelihoods of the batch, (d,)."""
+    if target.linear is not None:
+        theta, X = ravel_pytree(position)[0], target.linear.design(batch)
+        return target.linear.score(X @ theta, batch) @ X
+    f = target.log_likelihood
+    assert f is not None
+    return ravel_pytree(jax.grad(lambda p: f(p, batch).sum())(position))[0]
+
+
+def row_gradients(target: Target, position: Any, batch: Any) -> Array:
+    """Gradient of each row's log likelihood, (n, d)."""
+    if target.linear is not None:
+        theta, X = ravel_pytree(position)[0], target.linear.design(batch)
+        return target.linear.score(X @ theta, batch)[:, None] * X
+    f = target.log_likelihood
+    assert f is not None
+
+    def one(row: Any) -> Array:
+        single = jax.tree.map(lambda leaf: leaf[None], row)
+        return ravel_pytree(jax.grad(lambda p: f(p, single).sum())(position))[0]
+
+    return jax.vmap(one)(batch)
+
+
+def likelihood_difference(target: Target, position: Any, centre: Array, batch: Any) -> Array:
+    """likelihood_gradient at position minus at the centre, (d,); one product with X^T for linear targets."""
+    theta, unravel = ravel_pytree(position)
+    if target.linear is not None:
+        X = target.linear.design(batch)
+        eta = X @ jnp.stack([theta, centre], axis=1)  # one pass over the rows for both points
+        return (target.linear.score(eta[:, 0], batch) - target.linear.score(eta[:, 1], batch)) @ X
+    return likelihood_gradient(target, position, batch) - likelihood_gradient(target, unravel(centre), batch)
+
+
+def full_gradient(target: Target, position: Any, chunk: int = 10_000) -> Array:
+    """grad U at a point from all rows, in passes of ``chunk`` rows, (d,)."""
+    grad_u = -prior_gradient(target, position)
+    if target.log_likelihood is None:
+        return grad_u
+    one_chunk = jax.jit(lambda p, batch: likelihood_gradient(target, p, batch))
+    size = rows(target)
+    for first in range(0, size, chunk):
+        grad_u = grad_u - one_chunk(position, take(target.data, first, min(first + chunk, size)))
+    return grad_u
+
+
+def take(data: Any, first: int, last: int) -> Any:
+    """Rows first .. last - 1 of data in memory or of a source."""
+    return data.rows(first, last) if hasattr(data, "rows") else jax.tree.map(lambda leaf: leaf[first:last], data)
+
+
+def _centred_estimate(
+    target: Target, noise: str, position: Any, batch: Any, aux: CentredAux
+) -> tuple[Array, Any, CentredAux]:
+    unravel = ravel_pytree(position)[1]
+    centre = unravel(aux.centre)
+    prior = prior_gradient(target, position) - prior_gradient(target, centre)
+    scale = rows(target) / batch_rows(batch)
+    if noise == "none":
+        return aux.grad_u - prior - scale * likelihood_difference(target, position, aux.centre, batch), None, aux
+    per_row = row_gradients(target, position, batch) - row_gradients(target, centre, batch)
+    fisher, estimate = _fisher_update(noise, aux.fisher, per_row, rows(target))
+    return aux.grad_u - prior - scale * per_row.sum(0), estimate, aux._replace(fisher=fisher)
+
+
+# --- the noise ------------------------------------------------------------------------------------------------------
+
+
+def _check_noise(noise: str, rank: int) -> None:
+    if noise not in NOISE_FORMS:
+        raise InputError(f"noise must be one of {', '.join(NOISE_FORMS)}; got {noise!r}.")
+    if rank < 1:
+        raise InputError(f"rank must be >= 1, got {rank}.")
+
+
+def _need_rows(target: Target, what: str) -> None:
+    if target.log_likelihood is None:
+        raise InputError(f"{what} need a target with rows: Target(log_prior, log_likelihood, data).")
+
+
+def _fisher_init(noise: str, rank: int, position: Any) -> Fisher | None:
+    theta = ravel_pytree(position)[0]
+    d = theta.size
+    shapes: dict[str, tuple[int, ...]] = {
+        "scalar": (),
+        "diagonal": (d,),
+        "dense": (d, d),
+        "low_rank": (d, min(rank, d)),
+    }
+    if noise == "none":
+        return None
+    return Fisher(jnp.zeros((), jnp.int32), jnp.zeros(shapes[noise], theta.dtype))
+
+
+def _fisher_update(noise: str, fisher: Any, per_row: Array, size: int) -> tuple[Fisher, Any]:
+    """The running average with this batch's S, and V in the form asked for."""
+    n, d = per_row.shape
+    centred = per_row - per_row.mean(0)
+    if noise == "scalar":
+        now = (centred**2).sum() / ((n - 1) * d)
+    elif noise == "diagonal":
+        now = (centred**2).sum(0) / (n - 1)
+    elif noise == "dense":
+        now = centred.T @ centred / (n - 1)
+    else:
+        now = centred.T @ (centred @ _sketch(d, fisher.value.shape[1], per_row.dtype)) / (n - 1)
+    count = fisher.count + 1
+    value = fisher.value + (now - fisher.value) / count
+    scale = size**2 / n * (1 - n / size)
+    if noise == "low_rank":
+        return Fisher(count, value), LowRank(math.sqrt(scale) * _nystrom(value))
+    return Fisher(count, value), scale * value
+
+
+def _sketch(d: int, rank: int, dtype: Any) -> Array:
+    """A fixed orthonormal test matrix, (d, rank)."""
+    return jnp.linalg.qr(jax.random.normal(jax.random.key(0), (d, rank), dtype))[0]
+
+
+def _nystrom(sketch: Array) -> Array:
+    """F with F F^T = Y (Omega^T Y)^+ Y^T <= S for the sketch Y = S Omega, (d, rank)."""
+    core = _sketch(*sketch.shape, sketch.dtype).T @ sketch
+    values, vectors = jnp.linalg.eigh((core + core.T) / 2)
+    floor = jnp.finfo(sketch.dtype).eps * sketch.shape[0] * jnp.maximum(values[-1], 0.0)
+    inverse_root = jnp.where(values > floor, jax.lax.rsqrt(jnp.where(values > floor, values, 1.0)), 0.0)
+    return sketch @ (vectors * inverse_root)

@@ -1,0 +1,1 @@
+"""Samplers whose step uses a gradient of the potential: one file per method."""

@@ -1,0 +1,67 @@
+"""How a step size changes with the iteration: a function of the iteration that multiplies ``step_size``.
+
+Any function iteration -> factor will do (an optax schedule divided by its start, for instance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import Array
+
+from fokker.errors import InputError
+
+Schedule = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class constant:
+    """factor = 1."""
+
+    def __call__(self, iteration: Array) -> Array:
+        return jnp.ones((), jnp.float32)
+
+
+@dataclass(frozen=True)
+class polynomial:
+    """factor = (1 + t / b)^-c (Welling & Teh 2011). The draws must then be weighted by their step sizes."""
+
+    b: float = 1000.0
+    c: float = 0.55
+
+    def __post_init__(self) -> None:
+        if not (self.b > 0 and 0.5 < self.c <= 1):
+            raise InputError(f"polynomial needs b > 0 and 0.5 < c <= 1, got b={self.b}, c={self.c}; try b=1000, c=0.55.")
+
+    def __call__(self, iteration: Array) -> Array:
+        return (1.0 + iteration / self.b) ** -self.c
+
+
+@dataclass(frozen=True)
+class cyclical:
+    """factor = (1 + cos(pi phase)) / 2 with phase = (t mod period) / period (Zhang et al. 2020).
+
+    The first ``exploration`` share of each cycle moves without noise, in search of another mode; its states are no
+    draws, and the run does not keep them.
+    """
+
+    period: int
+    exploration: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.period < 2 or not 0 <= self.exploration < 1:
+            raise InputError(
+                f"cyclical needs period >= 2 and 0 <= exploration < 1, got {self.period} and {self.exploration}."
+            )
+
+    def phase(self, iteration: Array) -> Array:
+        return (iteration % self.period) / self.period
+
+    def __call__(self, iteration: Array) -> Array:
+        return (1.0 + jnp.cos(jnp.pi * self.phase(iteration))) / 2
+
+    def temperature(self, iteration: Array) -> Array:
+        """0 while exploring, then 1."""
+        return jnp.where(self.phase(iteration) < self.exploration, 0.0, 1.0)
