@@ -56,7 +56,7 @@ docs: setup  ## docs/_build/index.html; a warning is an error
 	@echo 'see docs/_build/index.html'
 
 bench: setup  ## every benchmark; QUICK=1 for a short look
-	$(BIN)/python tools/bench.py $(QUICKLY)
+	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file $(QUICKLY); done
 
 experiments: setup  ## the figures of the papers and the page of claims; QUICK=1 for a short look
 	$(BIN)/python -m experiments $(QUICKLY)

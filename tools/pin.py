@@ -24,11 +24,8 @@ PINNED_BY_TORCH = ("nvidia-", "cuda-", "triton")
 def resolve(python: str, held: list[str]) -> dict[str, str]:
     """name -> version of everything that the extras test and bench need."""
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        subprocess.run(
-            [python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", report.name]
-            + [f"{ROOT}[test,bench]", *held],
-            check=True,
-        )
+        ask = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
+        subprocess.run([*ask, "--report", report.name, f"{ROOT}[test,bench]", *held], check=True)
         installed = [item["metadata"] for item in json.load(report)["install"]]
     # A local label such as +cpu names a build, not a release.
     return {m["name"]: m["version"].split("+")[0] for m in installed if not skipped(m["name"])}

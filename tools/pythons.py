@@ -1,4 +1,4 @@
-"""List the Python interpreters of this machine, one per minor version from 3.11 up: `3.12 /path/to/python3.12`.
+"""List the Pythons of this machine, one per minor version from 3.11 up: `3.12 /path/to/python3.12`.
 
 Looks on PATH, through pyenv where there is one, and at the interpreter that runs this file.
 """
@@ -25,7 +25,7 @@ def candidates() -> list[str]:
 
 
 def version(interpreter: str) -> tuple[int, int] | None:
-    """Its version, or None when it cannot make an environment (a pyenv shim of a version not chosen; no venv)."""
+    """Its version; None if it cannot make an environment (no venv, or pyenv's shim of another version)."""
     code = "import sys, venv, ensurepip; print(*sys.version_info[:2])"
     answer = subprocess.run([interpreter, "-I", "-c", code], capture_output=True, text=True)
     if answer.returncode:

@@ -6,6 +6,8 @@ The names below are imported at their first use, so that `import fokker` costs n
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fokker import errors
+
 __version__ = "0.1.0"
 
 # Public name -> module that defines it. The imports at the end tell the same to type checkers and editors
@@ -14,13 +16,9 @@ _EXPORTS = {
     "Recipe": "fokker.recipe.recipe",
     "check": "fokker.recipe.check",
     "recover_curl": "fokker.recipe.recover",
-    "InputError": "fokker.errors",
-    "NonFiniteError": "fokker.errors",
-    "SpaceError": "fokker.errors",
-    "StoreError": "fokker.errors",
 }
 
-__all__ = sorted(_EXPORTS)  # noqa: PLE0605
+__all__ = ["errors", *sorted(_EXPORTS)]
 
 
 def __getattr__(name: str) -> Any:
@@ -36,7 +34,6 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from fokker.errors import InputError, NonFiniteError, SpaceError, StoreError
-    from fokker.recipe.check import check
-    from fokker.recipe.recipe import Recipe
-    from fokker.recipe.recover import recover_curl
+    from fokker.recipe.check import check as check
+    from fokker.recipe.recipe import Recipe as Recipe
+    from fokker.recipe.recover import recover_curl as recover_curl
