@@ -7,6 +7,7 @@ from sybil import Sybil
 from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
+from sybil.sybil import SybilCollection
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # no window opens while tests run
 
@@ -23,16 +24,14 @@ def _back_home(namespace: dict) -> None:
     namespace["_folder"].cleanup()
 
 
-pytest_collect_file = (
-    Sybil(
-        parsers=[PythonCodeBlockParser()],
-        patterns=["README.md", "docs/*.md", "docs/**/*.md"],
-        setup=_away_from_home,
-        teardown=_back_home,
-    )
-    + Sybil(
-        parsers=[DocTestParser()],
-        pattern="src/**/*.py",
-        document_types={".py": PythonDocStringDocument},
-    )
+def pages(**where: object) -> Sybil:
+    return Sybil(parsers=[PythonCodeBlockParser()], setup=_away_from_home, teardown=_back_home, **where)
+
+
+docstrings = Sybil(
+    parsers=[DocTestParser()], path="src", pattern="*.py", document_types={".py": PythonDocStringDocument}
+)
+
+pytest_collect_file = SybilCollection(
+    [pages(filenames=["README.md"]), pages(path="docs", pattern="*.md"), docstrings]
 ).pytest()

@@ -2,8 +2,8 @@
 
 Why Sphinx: it is maintained, makes every broken reference an error, and lets the two small extensions of
 `_ext` do what matters here. `public` shows exported names with docstrings read as Markdown, so that an
-equation in a docstring needs no escapes; `mathml` turns formulas into MathML when the pages are built, so that
-browsers show them without a script. Furo has a light and a dark face and brings its own fonts.
+equation in a docstring needs no escapes; `mathml` turns formulas into MathML when the pages are built, so
+that browsers show them without a script. Furo has a light and a dark face and brings its own fonts.
 """
 
 import sys

@@ -9,6 +9,7 @@ What the module that defines a name says of itself (the equation, the law left i
 """
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from operator import attrgetter
@@ -28,7 +29,9 @@ def fenced(directive: str, title: str, body: list[str]) -> list[str]:
 
 def doc(value: object) -> list[str]:
     own = vars(value).get("__doc__") if inspect.isclass(value) else getattr(value, "__doc__", None)
-    return ["", *inspect.cleandoc(own or "").splitlines(), ""]
+    # Markdown takes >>> for a quotation in a quotation.
+    text = re.sub(r"(?m)^>>> (.+\n?)+", r"```pycon\n\g<0>\n```\n", inspect.cleandoc(own or ""))
+    return ["", *text.splitlines(), ""]
 
 
 def call(value: object) -> str:
