@@ -41,6 +41,7 @@ class Target:
     start: Params | None = None
     labels: Mapping[str, Sequence[str]] | None = None
     linear: Linear | None = None
+    unravel: Callable[[Array], Params] | None = None  # set by ``ravelled``: vector -> the params the user knows
 
     def __post_init__(self) -> None:
         for name in ("log_prior", "log_likelihood"):
@@ -74,7 +75,12 @@ class Target:
             log_likelihood=None if likelihood is None else lambda theta, batch: likelihood(unravel(theta), batch),
             start=None,
             labels=None,
+            unravel=unravel,
         )
+
+    def params(self, position: Params) -> Params:
+        """The parameters as the user wrote them, from a position as kernels see it: what a user's metric is given."""
+        return position if self.unravel is None else self.unravel(position)
 
 
 def per_row(log_likelihood: Callable[[Params, Any], Array]) -> Callable[[Params, Batch], Array]:
