@@ -11,6 +11,8 @@ QUICK ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# A page's code blocks share their names, so a file stays with one worker.
+SPREAD := --numprocesses $(WORKERS) --dist loadfile
 QUICKLY := $(if $(QUICK),--quick)
 
 .DEFAULT_GOAL := help
@@ -32,13 +34,13 @@ demo: setup  ## sample a posterior by minibatches, with summary, trace and audit
 	$(BIN)/fokker demo
 
 test: setup  ## the quick suite, under 10 minutes on two cores
-	$(BIN)/python -m pytest --numprocesses $(WORKERS)
+	$(BIN)/python -m pytest $(SPREAD)
 
 test-all: setup  ## slow tests too, then the quick suite under every Python from 3.11 up
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m ''
-	$(BIN)/python tools/test_pythons.py --numprocesses $(WORKERS)
+	$(BIN)/python -m pytest $(SPREAD) -m ''
+	$(BIN)/python tools/test_pythons.py $(SPREAD)
 
-check: lint types test docs  ## format, lint, types, tests, docs: what must hold before a change lands
+check: lint types docs test  ## format, lint, types, docs, tests: what must hold before a change lands
 
 format: setup  ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff format .

@@ -25,6 +25,8 @@ myst_heading_anchors = 3
 
 html_theme = "furo"
 html_title = f"fokker {version}"
+html_static_path = ["_static"]
+html_css_files = ["math.css"]
 html_math_renderer = "mathml"
 html_show_sourcelink = False
 html_copy_source = False

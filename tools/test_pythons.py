@@ -1,6 +1,6 @@
 """Run the quick suite under every other Python of this machine; what follows the command goes to pytest.
 
-    .venv/bin/python tools/test_pythons.py --numprocesses 2
+    .venv/bin/python tools/test_pythons.py --numprocesses 2 --dist loadfile
 
 Each has an environment of its own, .venvs/3.12 and so on, with the package and the extra `test`.
 """
@@ -27,7 +27,7 @@ def suite_passes(number: str, interpreter: str, arguments: list[str]) -> bool:
 if __name__ == "__main__":
     here = "{}.{}".format(*sys.version_info)
     others = {number: path for number, path in interpreters().items() if number != here}
-    print(f"the suite ran under Python {here}; now under {', '.join(others) or 'no other: none was found'}")
+    print(f"other Pythons on this machine: {', '.join(others) or 'none found'}", flush=True)
     failed = [number for number, path in others.items() if not suite_passes(number, path, sys.argv[1:])]
     if failed:
         sys.exit(f"the suite failed under Python {', '.join(failed)}")

@@ -1,28 +1,39 @@
 """Formulas become MathML when the pages are built; a formula that cannot be translated is a warning."""
 
+import html
+import re
+
 from docutils import nodes
-from docutils.utils.math import MathError, wrap_math_code
+from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 
+SPELLING = {
+    r"\\(begin|end)\{align\*?\}": r"\\\1{aligned}",
+    r"\\[bB]igg?[lrm]?(?![A-Za-z])": "",  # the size of brackets is left to the browser
+}
 
-def translated(formula: str, node: nodes.Element, *, block: bool) -> str:
+
+def translated(node: nodes.Element, *, block: bool) -> str:
+    formula = node.astext()
+    for pattern, spelled in SPELLING.items():
+        formula = re.sub(pattern, spelled, formula)
     try:
-        return tex2mathml(wrap_math_code(formula, as_block=True) if block else formula, as_block=block)
+        return tex2mathml(formula, as_block=block)
     except MathError as error:
         logger.warning("cannot translate the formula %r: %s", formula, error, location=node)
-        return f"<code>{formula}</code>"
+        return f"<code>{html.escape(formula)}</code>"
 
 
 def inline(page, node):
-    page.body.append(translated(node.astext(), node, block=False))
+    page.body.append(translated(node, block=False))
     raise nodes.SkipNode
 
 
 def display(page, node):
-    page.body.append(f'<div class="math">{translated(node.astext(), node, block=True)}</div>\n')
+    page.body += ['<div class="math">', translated(node, block=True), "</div>\n"]
     raise nodes.SkipNode
 
 
