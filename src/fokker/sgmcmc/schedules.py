@@ -21,7 +21,7 @@ class constant:
     """factor = 1."""
 
     def __call__(self, iteration: Array) -> Array:
-        return jnp.ones((), jnp.float32)
+        return jnp.ones(())  # of the default precision: a float32 one would round a float64 step
 
 
 @dataclass(frozen=True)
