@@ -1,6 +1,7 @@
-"""The recipe of Ma, Chen & Fox (2015): samplers from (H, D, Q), the check of a sampler written by hand, the
-curl that belongs to one, and a catalogue of known methods. `fokker.Recipe`, `fokker.check` and
-`fokker.recover_curl` are these.
+"""The recipe of Ma, Chen & Fox (2015), "A Complete Recipe for Stochastic Gradient MCMC".
+
+Samplers from (H, D, Q), the check of a sampler written by hand, the curl behind one, and known methods as
+their (H, D, Q). `fokker.Recipe`, `fokker.check` and `fokker.recover_curl` are these.
 """
 
 from fokker.recipe import catalogue

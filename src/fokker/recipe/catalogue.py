@@ -47,17 +47,17 @@ class Thermostat(NamedTuple):
 def sgld(potential: Potential, D: Any = 1.0) -> Recipe:
     """Stochastic gradient Langevin dynamics, eq. (13) and (S.15): H = U, D constant, Q = 0.
 
-    d position = -D grad U dt + sqrt(2 D) dW. D: scalar, (d,) or (d, d).
+    d position = -D grad U dt + sqrt(2 D) dW.
+    D: scalar, (d,) or (d, d).
     """
     return Recipe(potential, lambda z: _matrix(D, _size(z), "D"), lambda z: jnp.zeros((_size(z), _size(z))))
 
 
 def sgrld(potential: Potential, metric_inverse: MatrixOf) -> Recipe:
-    """Stochastic gradient Riemannian Langevin dynamics, eq. (14) and (S.16): H = U, D = G^-1(position), Q =
-    0.
+    """Stochastic gradient Riemannian Langevin dynamics, eq. (14) and (S.16): H = U, D = G^-1, Q = 0.
 
-    d position = (-G^-1 grad U + Gamma) dt + sqrt(2 G^-1) dW, with Gamma_i = sum_j dG^-1_ij / dposition_j
-    added; (14) subtracts it in print.
+    d position = (-G^-1 grad U + Gamma) dt + sqrt(2 G^-1) dW, Gamma_i = sum_j dG^-1_ij / dposition_j.
+    `metric_inverse(position)` is G^-1, (d, d). Departure from print: (14) subtracts Gamma.
     """
     return Recipe(potential, metric_inverse, lambda z: jnp.zeros((_size(z), _size(z))))
 
@@ -65,7 +65,8 @@ def sgrld(potential: Potential, metric_inverse: MatrixOf) -> Recipe:
 def hmc(potential: Potential, mass: Any = 1.0) -> Recipe:
     """Hamiltonian Monte Carlo, eq. (10) and (S.12): H = U + r^T M^-1 r / 2, D = 0, Q = [[0, -I], [I, 0]].
 
-    d position = M^-1 r dt, dr = -grad U dt. Not ergodic without drawing r anew. mass: scalar, (d,) or (d, d).
+    d position = M^-1 r dt, dr = -grad U dt. Not ergodic unless r is drawn anew now and then.
+    mass M: scalar, (d,) or (d, d).
     """
     return sghmc(potential, friction=0.0, mass=mass)
 
@@ -73,8 +74,8 @@ def hmc(potential: Potential, mass: Any = 1.0) -> Recipe:
 def sghmc(potential: Potential, friction: Any, mass: Any = 1.0) -> Recipe:
     """Stochastic gradient Hamiltonian Monte Carlo, eq. (12) and (S.14): H and Q of HMC, D = diag(0, C).
 
-    d position = M^-1 r dt, dr = (-grad U - C M^-1 r) dt + sqrt(2 C) dW. friction C, mass M: scalar, (d,) or
-    (d, d).
+    d position = M^-1 r dt, dr = (-grad U - C M^-1 r) dt + sqrt(2 C) dW.
+    friction C, mass M: scalar, (d,) or (d, d).
     """
 
     def H(z: Phase) -> Array:
@@ -91,10 +92,11 @@ def sghmc(potential: Potential, friction: Any, mass: Any = 1.0) -> Recipe:
 def sgnht(potential: Potential, friction: float, inertia: float = 1.0) -> Recipe:
     """Stochastic gradient Nose-Hoover thermostat, eq. (15) and (S.17), xi of shape ().
 
-    H = U + r.r / 2 + (tau d / 2) (xi - A)^2, D = diag(0, A I, 0), Q_{r xi} = r / (tau d), Q_{position r} =
-    -I: d position = r dt, dr = (-grad U - xi r) dt + sqrt(2 A) dW, dxi = (r.r / d - 1) / tau dt. friction is
-    A, inertia tau. Departures from print: the weight of (xi - A)^2 is d/2, not 1/(2d), in both texts, and the
-    factor r after the bracket in (S.17) does not belong there.
+    H = U + r.r / 2 + (tau d / 2) (xi - A)^2, D = diag(0, A I, 0), and in Q the blocks
+    Q_{position r} = -I, Q_{r xi} = r / (tau d), with their negative transposes:
+    d position = r dt, dr = (-grad U - xi r) dt + sqrt(2 A) dW, dxi = (r.r / d - 1) / tau dt.
+    friction A, inertia tau: scalars. Departures from print: (xi - A)^2 has the weight d/2, not 1/(2d) (both
+    texts), and the factor r after the bracket of (S.17) does not belong there.
     """
     return _thermostat(potential, friction, inertia, lambda d: (0,) * d)
 
@@ -103,7 +105,7 @@ def msgnht(potential: Potential, friction: Any, inertia: float = 1.0) -> Recipe:
     """The thermostat with a xi of its own for each coordinate, xi of shape (d,).
 
     H = U + r.r / 2 + (tau / 2) sum_i (xi_i - A)^2, D = diag(0, A I, 0), Q_{r xi} = diag(r) / tau:
-    dxi_i = (r_i^2 - 1) / tau dt.
+    dxi_i = (r_i^2 - 1) / tau dt. friction A: scalar or (d,); inertia tau: scalar.
     """
     return _thermostat(potential, friction, inertia, lambda d: tuple(range(d)))
 
@@ -113,9 +115,9 @@ def grouped_sgnht(
 ) -> Recipe:
     """The thermostat with one xi per group of coordinates, xi of shape (groups,).
 
-    `groups` gives, for each coordinate of the ravelled position, the number of its group, from 0 without
-    gaps. With m_g coordinates in group g, H has the term (tau m_g / 2) (xi_g - A)^2 and Q_{r_i xi_g} = r_i /
-    (tau m_g) for i in g: dxi_g = (|r_g|^2 / m_g - 1) / tau dt.
+    `groups` numbers the group of each coordinate of the ravelled position, from 0 without gaps. With m_g of
+    them in group g, H has the term (tau m_g / 2) (xi_g - A)^2 and Q_{r_i xi_g} = r_i / (tau m_g) for i in g:
+    dxi_g = (|r_g|^2 / m_g - 1) / tau dt. friction A: scalar or (groups,); inertia tau: scalar.
     """
     groups = tuple(int(g) for g in groups)
     if not groups or sorted(set(groups)) != list(range(max(groups) + 1)):
@@ -145,21 +147,22 @@ def rmhmc(potential: Potential, metric: MatrixOf, friction: Any = 0.0) -> Recipe
 def gsgrhmc(potential: Potential, metric_inverse: MatrixOf) -> Recipe:
     """Generalised stochastic gradient Riemann HMC, section 3.2 and Algorithm 1, for any metric G(position).
 
-    H = U + r.r / 2, D = diag(0, G^-1), Q = [[0, -G^-1/2], [G^-1/2, 0]] with the symmetric root: d position =
-    G^-1/2 r dt, dr = (-G^-1/2 grad U + Gamma_r - G^-1 r) dt + sqrt(2 G^-1) dW, where Gamma_r,i is sum_j
-    d(G^-1/2)_ij / dposition_j. Departure from print: (17) has the signs of Gamma and of the friction wrong;
-    Algorithm 1 is right.
+    H = U + r.r / 2, D = diag(0, G^-1), Q = [[0, -G^-1/2], [G^-1/2, 0]] with the symmetric root:
+    d position = G^-1/2 r dt, dr = (-G^-1/2 grad U + Gamma_r - G^-1 r) dt + sqrt(2 G^-1) dW,
+    Gamma_r,i = sum_j d(G^-1/2)_ij / dposition_j. `metric_inverse(position)` is G^-1, (d, d).
+    Departure from print: (17) has the signs of Gamma and of the friction wrong; Algorithm 1 is right.
     """
     return adaptive(potential, lambda q: symmetric_root(metric_inverse(q)), metric_inverse)
 
 
 def adaptive(potential: Potential, F: MatrixOf, A: MatrixOf | Any) -> Recipe:
-    """What gSGRHMC is a case of: any smooth F(position), square but not needed symmetric, and any PSD
-    A(position).
+    """What gSGRHMC is a case of: any smooth F(position), square, and any PSD A(position).
 
-    H = U + r.r / 2, D = diag(0, A), Q = [[0, -F], [F^T, 0]]: d position = F r dt, dr = (-F^T grad U +
-    div(F^T) - A r) dt + sqrt(2 A) dW, (div F^T)_i = sum_j dF_ji / dposition_j. Gradient noise V reaches r
-    with F^T V F. A constant A (scalar, (d,) or (d, d)) is legal and cheaper.
+    H = U + r.r / 2, D = diag(0, A), Q = [[0, -F], [F^T, 0]]:
+    d position = F r dt, dr = (-F^T grad U + div(F^T) - A r) dt + sqrt(2 A) dW,
+    div(F^T)_i = sum_j dF_ji / dposition_j. Gradient noise V reaches r as F^T V F.
+    F: a function to (d, d), not needed symmetric. A: such a function, or a constant (scalar, (d,),
+    (d, d)), which is legal and cheaper.
     """
 
     def H(z: Phase) -> Array:
@@ -295,86 +298,44 @@ def _sheared(q: Array) -> Array:
     return jnp.eye(q.size) + jnp.triu(jnp.broadcast_to(jnp.sin(q)[:, None] / 2, (q.size, q.size)), 1)
 
 
+_plain = lambda q: q
 _phase = lambda q: Phase(q, jnp.ones_like(q) / 2)
-_halves = lambda d: tuple(int(2 * i >= d) for i in range(d))
+_thermostats = lambda xi: lambda q: Thermostat(*_phase(q), xi(q))
+_two_groups = lambda d: tuple(int(2 * i >= d) for i in range(d))
 _PAPER = "Ma, Chen & Fox 2015"
 
+# fmt: off
 TABLE: tuple[Method, ...] = (
-    Method("SGLD", sgld, "constant", "zero", "Welling & Teh 2011", lambda u, d: sgld(u, 0.7), lambda q: q),
-    Method(
-        "SGRLD",
-        sgrld,
-        "adaptive",
-        "zero",
-        "Patterson & Teh 2013",
-        lambda u, d: sgrld(u, _tilted),
-        lambda q: q,
-    ),
-    Method("HMC", hmc, "zero", "constant", "Duane et al. 1987", lambda u, d: hmc(u, 1.5), _phase),
-    Method(
-        "RMHMC",
-        rmhmc,
-        "zero",
-        "constant",
-        "Girolami & Calderhead 2011",
-        lambda u, d: rmhmc(u, _tilted),
-        _phase,
-    ),
-    Method(
-        "SGHMC",
-        sghmc,
-        "constant",
-        "constant",
-        "Chen, Fox & Guestrin 2014",
-        lambda u, d: sghmc(u, 0.8, 1.5),
-        _phase,
-    ),
-    Method(
-        "SGNHT",
-        sgnht,
-        "constant",
-        "adaptive",
-        "Ding et al. 2014",
-        lambda u, d: sgnht(u, 0.8, inertia=1.5),
-        lambda q: Thermostat(*_phase(q), jnp.asarray(0.8)),
-    ),
-    Method(
-        "SGNHT per coordinate",
-        msgnht,
-        "constant",
-        "adaptive",
-        "Ding et al. 2014",
-        lambda u, d: msgnht(u, 0.8),
-        lambda q: Thermostat(*_phase(q), 0.8 * jnp.ones_like(q)),
-    ),
-    Method(
-        "SGNHT per group",
-        grouped_sgnht,
-        "constant",
-        "adaptive",
-        "this package",
-        lambda u, d: grouped_sgnht(u, jnp.asarray([0.8, 1.1]), _halves(d), inertia=1.5),
-        lambda q: Thermostat(*_phase(q), jnp.asarray([0.8, 1.1])),
-    ),
-    Method("gSGRHMC", gsgrhmc, "adaptive", "adaptive", _PAPER, lambda u, d: gsgrhmc(u, _tilted), _phase),
-    Method(
-        "any F(θ), A(θ)",
-        adaptive,
-        "adaptive",
-        "adaptive",
-        "this package",
-        lambda u, d: adaptive(u, _sheared, _tilted),
-        _phase,
-    ),
+    Method("SGLD", sgld, "constant", "zero", "Welling & Teh 2011",
+           lambda u, d: sgld(u, 0.7), _plain),
+    Method("SGRLD", sgrld, "adaptive", "zero", "Patterson & Teh 2013",
+           lambda u, d: sgrld(u, _tilted), _plain),
+    Method("HMC", hmc, "zero", "constant", "Duane et al. 1987",
+           lambda u, d: hmc(u, 1.5), _phase),
+    Method("RMHMC", rmhmc, "zero", "constant", "Girolami & Calderhead 2011",
+           lambda u, d: rmhmc(u, _tilted), _phase),
+    Method("SGHMC", sghmc, "constant", "constant", "Chen, Fox & Guestrin 2014",
+           lambda u, d: sghmc(u, 0.8, 1.5), _phase),
+    Method("SGNHT", sgnht, "constant", "adaptive", "Ding et al. 2014",
+           lambda u, d: sgnht(u, 0.8, inertia=1.5), _thermostats(lambda q: jnp.asarray(0.8))),
+    Method("SGNHT per coordinate", msgnht, "constant", "adaptive", "Ding et al. 2014",
+           lambda u, d: msgnht(u, 0.8), _thermostats(lambda q: 0.8 * jnp.ones_like(q))),
+    Method("SGNHT per group", grouped_sgnht, "constant", "adaptive", "this package",
+           lambda u, d: grouped_sgnht(u, np.array([0.8, 1.1]), _two_groups(d), inertia=1.5),
+           _thermostats(lambda q: jnp.array([0.8, 1.1]))),
+    Method("gSGRHMC", gsgrhmc, "adaptive", "adaptive", _PAPER,
+           lambda u, d: gsgrhmc(u, _tilted), _phase),
+    Method("any F(θ), A(θ)", adaptive, "adaptive", "adaptive", "this package",
+           lambda u, d: adaptive(u, _sheared, _tilted), _phase),
 )
+# fmt: on
 
 
 def draw_map(ax: Axes | None = None) -> Axes:
-    """Draw the table as the map of D x Q, after the paper's Fig. S.4; returns the axes (`.figure` holds
-    them).
+    """Draw the table as the map of D x Q, after the paper's Fig. S.4, and return the axes.
 
-    Needs matplotlib (`pip install fokker[plot]`). Without `ax` a figure of its own is made, known to no
-    window.
+    Needs matplotlib (`pip install fokker[plot]`). Without `ax` they belong to a new `.figure`, which no
+    window shows.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle

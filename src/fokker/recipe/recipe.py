@@ -1,5 +1,4 @@
-"""The recipe of Ma, Chen & Fox (2015): a diffusion that samples a given density, from a Hamiltonian and two
-matrices.
+"""The recipe of Ma, Chen & Fox (2015): from a Hamiltonian and two matrices to a diffusion that samples it.
 
     dz = f(z) dt + sqrt(2 D(z)) dW                                                     eq. (2), Ito
     f  = -(D + Q) grad H + Gamma,   Gamma_i = sum_j d(D + Q)_ij / dz_j                 eq. (3)
@@ -40,7 +39,7 @@ _GAMMA_TOLERANCE = 1e-8
 
 
 class StepInfo(NamedTuple):
-    """What a minibatch step says of its noise, 2 D - eps B; arrays, so that it may leave a compiled program."""
+    """What a minibatch step says of its noise 2 D - eps B; arrays, so that they may leave a program."""
 
     smallest_eigenvalue: Array  # () of 2 D - eps B
     indefinite: Array  # () bool: that eigenvalue is negative, by more than rounding
@@ -372,9 +371,7 @@ def matrix(field: Field, x: Array, unravel: Callable, name: str) -> Array:
 
 
 def divergence(field: Callable[[Array], Array], x: Array) -> Array:
-    """(div A)_i = sum_j dA_ij / dx_j of a matrix field, (n,): sum over j of (dA/dx_j) e_j, one forward pass
-    per j.
-    """
+    """(div A)_i = sum_j dA_ij / dx_j of a matrix field, (n,): the sum of (dA/dx_j) e_j, one pass per j."""
     return over_basis(lambda e: jax.jvp(field, (x,), (e,))[1] @ e, x).sum(0)
 
 
@@ -455,9 +452,7 @@ def _symmetric(a: Array) -> Array:
 
 
 def _rounding(x: Array) -> float:
-    """The eigenvalue, relative to the largest, below which zero may be found: 1e-12, or what the dtype
-    allows.
-    """
+    """What a zero eigenvalue may come out as, relative to the largest: 1e-12, or what the dtype allows."""
     return max(1e-12, 8 * x.size * float(jnp.finfo(x.dtype).eps))
 
 

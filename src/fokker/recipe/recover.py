@@ -301,6 +301,9 @@ def _require_periodic(drift: Callable, D: Field, H: Callable, grid: Grid) -> Non
 
 
 def _require_no_winding(F: np.ndarray, grid: Grid) -> None:
+    why = "it winds around the torus, where no Q has such a divergence; the density is invariant all the same"
+    if not grid.periodic:
+        why = "for a density that decays it vanishes, so the box is too small; widen it"
     largest = np.abs(F).max()
     mean = F.reshape(len(F), -1).mean(1)
     if len(F) == 1 and np.any(F):
@@ -311,11 +314,5 @@ def _require_no_winding(F: np.ndarray, grid: Grid) -> None:
     if np.any(np.abs(mean) > _MEAN * largest):
         raise InputError(
             f"the current has the mean {np.array2string(mean, precision=3)} over the box (largest |F| = "
-            f"{largest:.2g}): "
-            + (
-                "it winds around the torus, and no periodic Q has such a divergence; the density is invariant "
-                "all the same"
-                if grid.periodic
-                else "for a density that decays it vanishes, so the box is too small; widen it"
-            )
+            f"{largest:.2g}): {why}"
         )
