@@ -20,7 +20,8 @@ def check_positive(name: str, value: Any, *, zero: bool = False) -> None:
     if value is None or _traced(value):
         return
     array = np.asarray(value)
-    if array.dtype.kind not in "fiu" or not np.isfinite(array).all() or (array < 0).any() or (not zero and (array == 0).any()):
+    numbers = array.dtype.kind in "fiu" and bool(np.isfinite(array).all())
+    if not numbers or (array < 0).any() or (not zero and (array == 0).any()):
         raise InputError(f"{name} must be {'>= 0' if zero else '> 0'} and finite, got {value!r}.")
 
 
@@ -40,3 +41,17 @@ def check_positive_definite(name: str, value: Any) -> None:
     least = float(np.linalg.eigvalsh(array.astype(float)).min())
     if not least > 0:
         raise InputError(f"{name} must be positive definite, its least eigenvalue is {least:.3g}.")
+
+
+def check_step_size(method: str, value: Any) -> None:
+    """A kernel that is bound to a target has its step size."""
+    if value is None:
+        raise InputError(
+            f"{method} has no step size; give step_size=..., or let fokker.sample choose one in its warm-up."
+        )
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """One of the words that a setting knows."""
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")

@@ -25,9 +25,14 @@ def times(matrix: Any, vector: Array) -> Array:
     return matrix @ vector if jnp.ndim(matrix) == 2 else matrix * vector
 
 
+def root(matrix: Any) -> Array:
+    """L with L L^T = matrix, in the same form: Cholesky, or the square roots."""
+    return jnp.linalg.cholesky(matrix) if jnp.ndim(matrix) == 2 else jnp.sqrt(matrix)
+
+
 def root_times(matrix: Any, vector: Array) -> Array:
     """L @ vector with L L^T = matrix (Cholesky); a standard normal vector becomes Normal(0, matrix)."""
-    return jnp.linalg.cholesky(matrix) @ vector if jnp.ndim(matrix) == 2 else jnp.sqrt(matrix) * vector
+    return times(root(matrix), vector)
 
 
 def inverse(matrix: Any) -> Any:
@@ -35,14 +40,21 @@ def inverse(matrix: Any) -> Any:
     return jnp.linalg.inv(matrix) if jnp.ndim(matrix) == 2 else 1.0 / matrix
 
 
+def scale_rows(values: Any, matrix: Any) -> Array:
+    """diag(values) @ matrix."""
+    return _column(values) * matrix if jnp.ndim(matrix) == 2 else values * matrix
+
+
 def sandwich(outer: Any, inner: Any) -> Any:
-    """outer @ inner @ outer for symmetric outer; low rank stays low rank."""
+    """outer @ inner @ outer^T; low rank stays low rank."""
     if isinstance(inner, LowRank):
-        return LowRank(outer @ inner.factor if jnp.ndim(outer) == 2 else jnp.reshape(outer, (-1, 1)) * inner.factor)
+        return LowRank(outer @ inner.factor if jnp.ndim(outer) == 2 else _column(outer) * inner.factor)
     if jnp.ndim(outer) < 2 and jnp.ndim(inner) < 2:
         return outer * inner * outer
     d = max(jnp.shape(outer) + jnp.shape(inner))
-    return as_dense(outer, d) @ as_dense(inner, d) @ as_dense(outer, d)
+    if jnp.ndim(outer) < 2:
+        return _column(outer) * as_dense(inner, d) * outer
+    return outer @ as_dense(inner, d) @ outer.T
 
 
 def as_dense(matrix: Any, d: int) -> Array:
@@ -53,29 +65,40 @@ def as_dense(matrix: Any, d: int) -> Array:
 
 
 def compensated_normal(
-    key: Any, injected: Any, taken: Any, d: int, dtype: Any, stream: int = 0
+    key: Any, injected: Any, taken: Any, d: int, dtype: Any, stream: int = 0, injected_root: Any = None
 ) -> tuple[Array, Array]:
     """A draw of Normal(0, injected - taken) and the largest share of injected noise that is taken in any direction.
 
     injected is 2 eps D, taken is eps^2 B-hat or None (Ma, Chen & Fox 2015, eq. 9). The difference is PSD if and only
-    if the share is <= 1; directions beyond that get no noise, and the caller reports the share. The share of every
-    method here is proportional to eps, so eps / share is the largest step that would do.
+    if the share is <= 1; directions beyond that get no noise, and the caller reports the share. Where injected is
+    proportional to eps so is the share, and eps / share is the largest step that would do. A caller that knows
+    ``injected_root`` (lower triangular where dense) saves a Cholesky factorisation a step.
     """
     z = normal(key, (d,), stream, dtype)
+    if taken is not None and not isinstance(taken, LowRank) and jnp.ndim(injected) < 2 and jnp.ndim(taken) < 2:
+        return jnp.sqrt(jnp.maximum(injected - taken, 0.0)) * z, jnp.max(taken / injected)
+    L = root(injected) if injected_root is None else injected_root
     if taken is None:
-        return root_times(injected, z), jnp.zeros((), dtype)
-    if isinstance(taken, LowRank) and jnp.ndim(injected) < 2:
-        scaled = taken.factor / jnp.sqrt(jnp.reshape(jnp.broadcast_to(injected, (d,)), (-1, 1)))
+        return times(L, z), jnp.zeros((), dtype)
+    if isinstance(taken, LowRank):
+        scaled = _solve_root(L, taken.factor)
         shares, turn = jnp.linalg.eigh(scaled.T @ scaled)
         shares = jnp.maximum(shares, 0.0)
         axes = scaled @ turn * jnp.where(shares > 0, jax.lax.rsqrt(jnp.where(shares > 0, shares, 1.0)), 0.0)
         kept = jnp.sqrt(jnp.maximum(1.0 - shares, 0.0))
-        return jnp.sqrt(injected) * (z - axes @ ((1.0 - kept) * (axes.T @ z))), shares[-1]
-    if jnp.ndim(injected) < 2 and jnp.ndim(taken) < 2:
-        share = jnp.max(taken / injected)
-        return jnp.sqrt(jnp.maximum(injected - taken, 0.0)) * z, share
-    root = jnp.linalg.cholesky(as_dense(injected, d))
-    half = jax.scipy.linalg.solve_triangular(root, as_dense(taken, d), lower=True)
-    whitened = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
+        return times(L, z - axes @ ((1.0 - kept) * (axes.T @ z))), shares[-1]
+    whitened = _solve_root(L, _solve_root(L, as_dense(taken, d)).T)
     shares, axes = jnp.linalg.eigh((whitened + whitened.T) / 2)
-    return root @ (axes @ (jnp.sqrt(jnp.maximum(1.0 - shares, 0.0)) * z)), shares[-1]
+    return times(L, axes @ (jnp.sqrt(jnp.maximum(1.0 - shares, 0.0)) * z)), shares[-1]
+
+
+def _column(values: Any) -> Array:
+    """A number or a (d,) array as a column, to scale rows."""
+    return jnp.reshape(values, (-1, 1))
+
+
+def _solve_root(L: Array, columns: Array) -> Array:
+    """L^-1 @ columns for a root in any form."""
+    if jnp.ndim(L) == 2:
+        return jax.scipy.linalg.solve_triangular(L, columns, lower=True)
+    return columns / _column(L)

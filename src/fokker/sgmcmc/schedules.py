@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -33,7 +34,9 @@ class polynomial:
 
     def __post_init__(self) -> None:
         if not (self.b > 0 and 0.5 < self.c <= 1):
-            raise InputError(f"polynomial needs b > 0 and 0.5 < c <= 1, got b={self.b}, c={self.c}; try b=1000, c=0.55.")
+            raise InputError(
+                f"polynomial needs b > 0 and 0.5 < c <= 1, got b={self.b}, c={self.c}; try b=1000, c=0.55."
+            )
 
     def __call__(self, iteration: Array) -> Array:
         return (1.0 + iteration / self.b) ** -self.c
@@ -65,3 +68,10 @@ class cyclical:
     def temperature(self, iteration: Array) -> Array:
         """0 while exploring, then 1."""
         return jnp.where(self.phase(iteration) < self.exploration, 0.0, 1.0)
+
+
+def noise_scale(schedule: Schedule, iteration: Array, dtype: Any) -> Any:
+    """What multiplies injected noise: 0 while a cyclical schedule explores, else 1."""
+    if not isinstance(schedule, cyclical):
+        return 1.0
+    return schedule.temperature(iteration).astype(dtype)

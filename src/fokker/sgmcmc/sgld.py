@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fokker.sgmcmc.checks import check_positive, check_positive_definite
+from fokker.sgmcmc.checks import check_positive, check_positive_definite, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
-from fokker.sgmcmc.matrix import compensated_normal, sandwich, times
-from fokker.sgmcmc.schedules import Schedule, constant, cyclical
+from fokker.sgmcmc.matrix import compensated_normal, root, sandwich, times
+from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
 
 if TYPE_CHECKING:
     from fokker.target import Target
@@ -54,8 +54,10 @@ class sgld:
         check_positive_definite("diffusion", self.diffusion)
 
     def bind(self, target: Target, gradient: Gradient) -> Bound:
+        check_step_size("sgld", self.step_size)
         grad = gradient.bind(target)
         D = jnp.asarray(self.diffusion)
+        D_root = root(D)
 
         def init(position: Any, key: Any = None) -> State:
             return State(position, jnp.zeros((), jnp.int32), grad.init(position))
@@ -66,11 +68,14 @@ class sgld:
             eps = jnp.asarray(self.step_size * self.schedule(state.iteration), theta.dtype)
             diffusion = D.astype(theta.dtype)
             taken = None if noise is None else sandwich(eps * diffusion, noise)
-            kick, share = compensated_normal(key, 2 * eps * diffusion, taken, theta.size, theta.dtype)
-            if isinstance(self.schedule, cyclical):
-                kick = kick * jnp.sqrt(self.schedule.temperature(state.iteration).astype(theta.dtype))
+            injected_root = jnp.sqrt(2 * eps) * D_root.astype(theta.dtype)
+            kick, share = compensated_normal(
+                key, 2 * eps * diffusion, taken, theta.size, theta.dtype, injected_root=injected_root
+            )
+            kick = noise_scale(self.schedule, state.iteration, theta.dtype) * kick
             theta = theta - eps * times(diffusion, grad_u) + kick
             info = Info(eps, jnp.linalg.norm(grad_u), share)
             return State(unravel(theta), state.iteration + 1, aux), info
 
-        return Bound(init, step)
+        plain = gradient.noise == "none" and isinstance(self.schedule, constant)
+        return Bound(init, step, (lambda state: {}) if plain else None)
