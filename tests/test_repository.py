@@ -21,7 +21,7 @@ FORBIDDEN = {
     "global logging": (SOURCES, r"logging\.(basicConfig|getLogger\(\))"),
     "code that can be loaded from a file": (
         CODE,
-        r"(import|from) (cloud)?pickle\b|\bpickle\.|allow_pickle\s*=\s*True|\b(joblib|yaml)\.load\(",
+        r"\b(import|from) .*pickle\b|\bpickle\.|allow_pickle\s*=\s*True|\b(joblib|yaml)\.load\(",
     ),
     "swallowed error": (CODE, r"except( Exception| BaseException)?:\s*(pass|\.\.\.)\b"),
 }
