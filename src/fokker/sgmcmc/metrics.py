@@ -160,6 +160,7 @@ def check_at(
         if not error.max() <= tolerance * size:
             i = int(error.argmax())
             raise InputError(
-                f"gamma is {closed[i]:.8g} at entry {i}, differentiation gives {automatic[i]:.8g}, {where}; Gamma_i "
-                "is the sum over j of d D_ij / dtheta_j and is added to the drift. Mend it or leave it out."
+                f"gamma is {closed[i]:.8g} at entry {i}, differentiation gives {automatic[i]:.8g}, {where}; "
+                "Gamma_i is the sum over j of d D_ij / dtheta_j and is added to the drift. "
+                "Mend it or leave it out."
             )

@@ -17,7 +17,6 @@ from fokker.errors import InputError
 from fokker.numeric.random_jax import uniform
 
 if TYPE_CHECKING:
-    from fokker.sgmcmc.kernel import Gradient
     from fokker.target import Target
 
 DIVERGENT = 1000.0  # an energy error beyond this comes from an unstable trajectory
@@ -31,7 +30,7 @@ class Verdict(NamedTuple):
     diverging: Array  # () bool: not finite, or an energy error beyond 1000
 
 
-def check_full_data(method: str, gradient: Gradient | None) -> None:
+def check_full_data(method: str, gradient: Any) -> None:
     """Only the plain gradient, or none, may be given to a kernel that uses none."""
     from fokker.run.gradients import minibatch
 
