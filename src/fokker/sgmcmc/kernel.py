@@ -33,6 +33,7 @@ class Bound(NamedTuple):
 
     init: Callable[..., Any]  # position, key -> state
     step: Callable[..., tuple[Any, Any]]  # key, state, batch=None -> state, info
+    observe: Callable[[Any], Any] | None = None  # state -> what to keep beside a draw; None: keep the step's info
 
 
 class Kernel(Protocol):

@@ -1,0 +1,114 @@
+"""The compiled part of a run: one program that advances a chain by any number of steps.
+
+Two nested loops with run-time bounds: ``draws`` times (``thin`` steps, then keep the position). The same program
+serves warm-up (one draw that nobody keeps), thinning, tails and resumption, so a draw never depends on how a run was
+cut into blocks. Only the last step before a kept draw computes its info.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fokker.numeric.random_jax import Key
+from fokker.sgmcmc.kernel import Bound
+
+MAX_STEPS = 65_536  # of one call; bounds the table of batch starts
+MAX_DRAW_BYTES = 1 << 24  # of the buffer of kept positions
+MAX_BATCH_BYTES = 1 << 26  # of streamed batches handed to one call
+
+
+class Block(NamedTuple):
+    """What one call gives back."""
+
+    state: Any
+    positions: Array  # (capacity, d), of which the first ``draws`` are filled
+    info: Any  # leaves (capacity, ...)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How batches reach the step.
+
+    ``"windows"``: ``data`` is the resident copy, padded cyclically by a batch, and ``index`` (steps,) holds first
+    rows. ``"whole"``: every step sees all of ``data``. ``"stacked"``: ``data`` holds the batches of the call,
+    leaves (steps, n, ...). ``"none"``: the target has no rows.
+    """
+
+    kind: str
+    batch_size: int = 0
+
+    def batch(self, data: Any, index: Array, i: Array) -> Any:
+        if self.kind == "windows":
+            start = index[i]
+            return jax.tree.map(
+                lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, self.batch_size), data
+            )
+        if self.kind == "stacked":
+            return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), data)
+        return data if self.kind == "whole" else None
+
+
+def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) -> Callable[..., Block]:
+    """advance(state, words, first, draws, thin, data, index) -> Block, compiled once for all lengths.
+
+    words: (2,) of the chain; first: iteration of the first step; draws * thin steps are made, draws <= capacity.
+    With ``chains`` the state and words have a leading axis of that length, and all chains share the batches.
+
+    XLA runs a loop body of at most eight operations in order and hands a longer one to a task queue, which costs as much
+    as the step itself. So the inner loop carries nothing but the state; what is kept is looked at outside it.
+    """
+
+    def one_step(words: Array, iteration: Array, state: Any, batch: Any) -> tuple[Any, Any]:
+        if chains is None:
+            return bound.step(Key(words, iteration), state, batch)
+        return jax.vmap(lambda w, s: bound.step(Key(w, iteration), s, batch))(words, state)
+
+    def observe(state: Any) -> Any:
+        assert bound.observe is not None
+        return bound.observe(state) if chains is None else jax.vmap(bound.observe)(state)
+
+    def advance(
+        state: Any, words: Array, first: Array, draws: Array, thin: Array, data: Any, index: Array
+    ) -> Block:
+        def step(i: Array, state: Any) -> tuple[Any, Any]:
+            return one_step(words, (first + i).astype(jnp.uint32), state, feed.batch(data, index, i))
+
+        def steps(i: Array, last: Array, state: Any) -> Any:
+            return jax.lax.fori_loop(i, last, lambda i, s: step(i, s)[0], state)
+
+        def to_next_draw(k: Array, state: Any) -> tuple[Any, Any]:
+            if bound.observe is not None:
+                state = steps(k * thin, k * thin + thin, state)
+                return state, observe(state)
+            return step(k * thin + thin - 1, steps(k * thin, k * thin + thin - 1, state))
+
+        def draw(k: Array, carry: tuple[Any, Array, Any]) -> tuple[Any, Array, Any]:
+            state, info = to_next_draw(k, carry[0])
+            positions = jax.lax.dynamic_update_index_in_dim(carry[1], state.position, k, 0)
+            infos = jax.tree.map(lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, k, 0), carry[2], info)
+            return state, positions, infos
+
+        shapes = jax.eval_shape(lambda s: to_next_draw(jnp.zeros((), jnp.int32), s)[1], state)
+        infos = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+        positions = jnp.zeros((capacity, *state.position.shape), state.position.dtype)
+        return Block(*jax.lax.fori_loop(0, draws, draw, (state, positions, infos)))
+
+    return jax.jit(advance)
+
+
+def capacity_for(d: int, itemsize: int, thin: int, max_steps: int) -> int:
+    """Kept draws of one call: bounded by the steps of the call and by memory, at least one."""
+    return max(1, min(max_steps // thin, MAX_DRAW_BYTES // (d * itemsize)))
+
+
+def resident(data: Any, order: np.ndarray, batch_size: int) -> Any:
+    """The rows in their random order, with the first ``batch_size - 1`` once more at the end."""
+    cyclic = np.concatenate([order, order[: batch_size - 1]])
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[cyclic]), data)

@@ -1,0 +1,82 @@
+"""How a pytree of parameters lies in one vector, and under which names its draws are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from fokker.errors import InputError
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One leaf: entries first .. last - 1 of the vector, kept as an array of this shape."""
+
+    name: str
+    shape: tuple[int, ...]
+    first: int
+    last: int
+    labels: tuple[str, ...] | None = None  # names of the entries of a (k,) leaf
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}_dim_{i}" for i in range(len(self.shape)))
+
+    @property
+    def coords(self) -> dict[str, list[Any]]:
+        if self.labels is not None:
+            return {self.dims[0]: list(self.labels)}
+        return {dim: list(range(n)) for dim, n in zip(self.dims, self.shape, strict=True)}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The variables of a position and the way back from the vector."""
+
+    variables: tuple[Variable, ...]
+    unravel: Callable[[Any], Any]
+    size: int
+
+    def split(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
+        """(..., d) -> {name: (..., *shape)}."""
+        return {
+            v.name: vectors[..., v.first : v.last].reshape(*vectors.shape[:-1], *v.shape) for v in self.variables
+        }
+
+    def entry_names(self) -> list[str]:
+        """One readable name for every entry of the vector: ``beta[age]``, ``sigma``."""
+        names = []
+        for v in self.variables:
+            for index in np.ndindex(*v.shape):
+                inner = ", ".join(str(v.labels[i]) if v.labels is not None else str(i) for i in index)
+                names.append(f"{v.name}[{inner}]" if v.shape else v.name)
+        return names
+
+
+def layout(position: Any, labels: Mapping[str, Sequence[str]] | None = None) -> Layout:
+    """The layout of a pytree of arrays; a bare array is called ``theta``."""
+    variables, first = [], 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(position):
+        name = ".".join(_part(p) for p in path) or "theta"
+        shape = tuple(np.shape(leaf))
+        names = None if labels is None or name not in labels else tuple(labels[name])
+        if names is not None and shape != (len(names),):
+            raise InputError(f"labels[{name!r}] has {len(names)} names for a parameter of shape {shape}.")
+        variables.append(Variable(name, shape, first, first + int(np.prod(shape)), names))
+        first = variables[-1].last
+    if first == 0:
+        raise InputError("the parameters have no entries; pass init= as a pytree of arrays.")
+    vector, unravel = ravel_pytree(position)
+    return Layout(tuple(variables), unravel, vector.size)
+
+
+def _part(entry: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            return str(getattr(entry, attribute))
+    return str(entry)

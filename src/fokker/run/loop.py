@@ -1,0 +1,307 @@
+"""The one loop: advances every chain block by block, hands draws to the store and to the progress line.
+
+Between blocks happen storage, checkpoints, health checks and progress; inside, only compiled steps. On a CPU every
+chain runs its own program, chains on threads; with shared batches all chains run in one vmapped program.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fokker.errors import NonFiniteError
+from fokker.numeric import random
+from fokker.numeric.random_jax import Key
+from fokker.run import blocks
+from fokker.run.plan import Plan
+from fokker.sgmcmc.schedules import cyclical
+
+BLOCK_SECONDS = 0.2  # aimed at; progress comes four times a second
+
+
+class Advance(NamedTuple):
+    """Draws of all chains from one round of blocks."""
+
+    positions: np.ndarray  # (chains, k, d)
+    info: dict[str, np.ndarray]  # each (chains, k)
+    iterations: np.ndarray  # (k,) the iteration after which each draw was taken
+
+
+class Sink(Protocol):
+    """Where draws go: memory or a store."""
+
+    def append(self, draws: Advance, state: list[np.ndarray], iteration: int) -> None: ...
+    def until_chunk_end(self) -> int: ...
+
+
+@dataclass
+class Chains:
+    """All chains of a plan: their states and the compiled program that moves them."""
+
+    plan: Plan
+    states: list[Any] = field(init=False)  # one per chain, or one with a leading axis
+    iteration: int = 0
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self._bound = plan.kernel.bind(plan.target, plan.gradient)
+        self._gradient = plan.gradient.bind(plan.target) if plan.target.log_likelihood is not None else None
+        itemsize = np.dtype(plan.dtype).itemsize
+        self._max_steps = blocks.MAX_STEPS
+        if plan.source is not None:
+            row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(plan.source.rows(0, 1)))
+            assert plan.batch_size is not None
+            self._max_steps = max(1, min(self._max_steps, blocks.MAX_BATCH_BYTES // (row_bytes * plan.batch_size)))
+        group = plan.chains if plan.share_batches else None
+        self.capacity = blocks.capacity_for(plan.layout.size * (group or 1), itemsize, plan.thin, self._max_steps)
+        self._data: Any = None
+        if plan.batches is not None:
+            feed = blocks.Feed("windows", plan.batches.batch_size)
+            self._data = blocks.resident(plan.target.data, plan.batches.row_order(), plan.batches.batch_size)
+        elif plan.source is not None:
+            feed = blocks.Feed("stacked")
+        elif plan.target.log_likelihood is not None:
+            feed = blocks.Feed("whole")
+            self._data = jax.tree.map(jnp.asarray, plan.target.data)
+        else:
+            feed = blocks.Feed("none")
+        self._advance = blocks.program(self._bound, feed, self.capacity, group)
+        self._words = [jnp.asarray(random.chain_words(plan.seed, c)) for c in range(plan.chains)]
+        self._stacked = jnp.stack(self._words)
+        self._workers = 1 if group else min(plan.chains, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(self._workers) if self._workers > 1 else None
+        self._no_index = jnp.zeros(1, jnp.int32)
+        inits = [
+            self._bound.init(jnp.asarray(start), Key(jnp.asarray(random.chain_words(plan.seed, c, random.INIT)), jnp.uint32(0)))
+            for c, start in enumerate(plan.starts)
+        ]
+        self.states = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *inits)] if group else inits
+        started = time.perf_counter()
+        blank, _, _ = self._round(0, 1)  # makes no step: the program is compiled before anything is timed
+        self.info_types = {name: str(leaf.dtype) for name, leaf in _named(blank[0].info).items()}
+        self.compile_seconds = time.perf_counter() - started
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    # --- moving -----------------------------------------------------------------------------------------------------
+
+    def skip(self, steps: int) -> None:
+        """Advance all chains by a number of steps without keeping anything."""
+        while steps > 0:
+            now = min(steps, self._until_refresh(), self._max_steps)
+            self._round(1, now)
+            steps -= now
+
+    def draw(self, count: int) -> Advance:
+        """Advance by ``count`` draws (``thin`` steps each); fewer come back while a cyclical schedule explores."""
+        thin = self.plan.thin
+        if thin > min(self._max_steps, self._until_refresh()):
+            self.skip(thin - 1)
+            return self._collect(*self._round(1, 1), thin=1)
+        count = min(count, self.capacity, max(1, self._until_refresh() // thin))
+        return self._collect(*self._round(count, thin), thin=thin)
+
+    def _round(self, draws: int, thin: int) -> tuple[list[blocks.Block], list[Any], int]:
+        """One call of the program for every chain; gives blocks, the states before, and the draws asked for."""
+        before, first = self.states, self.iteration
+        units = range(len(self.states))
+
+        def run(unit: int) -> blocks.Block:
+            data, index = self._feed(unit, first, draws * thin)
+            words = self._stacked if self.plan.share_batches else self._words[unit]
+            block = self._advance(
+                before[unit], words, jnp.uint32(first), jnp.int32(draws), jnp.int32(thin), data, index
+            )
+            return jax.block_until_ready(block)
+
+        done = list(self._pool.map(run, units)) if self._pool is not None else [run(u) for u in units]
+        self._check_finite(done, before, first, draws, thin)
+        self.states = [block.state for block in done]
+        self.iteration += draws * thin
+        self._refresh()
+        return done, before, draws
+
+    def _collect(self, done: list[blocks.Block], before: list[Any], draws: int, *, thin: int) -> Advance:
+        shared = self.plan.share_batches
+        positions = [np.asarray(block.positions)[:draws] for block in done]
+        values = positions[0].swapaxes(0, 1) if shared else np.stack(positions)
+        infos = [_named(block.info) for block in done]
+        info = {
+            name: infos[0][name][:draws].swapaxes(0, 1) if shared else np.stack([i[name][:draws] for i in infos])
+            for name in infos[0]
+        }
+        iterations = self.iteration - thin * np.arange(draws - 1, -1, -1)
+        schedule = getattr(self.plan.kernel, "schedule", None)
+        if isinstance(schedule, cyclical) and schedule.exploration > 0:
+            keep = np.asarray(schedule.phase(iterations - 1) >= schedule.exploration)
+            values, info, iterations = values[:, keep], {k: v[:, keep] for k, v in info.items()}, iterations[keep]
+        return Advance(values, info, iterations)
+
+    def _feed(self, unit: int, first: int, steps: int) -> tuple[Any, Any]:
+        """Data and index of one call, in the form that the program's feed expects."""
+        plan = self.plan
+        chain = 0 if plan.share_batches else unit
+        if plan.batches is not None:
+            index = np.zeros(self._max_steps, np.int32)
+            if steps:
+                index[:steps] = plan.batches.starts(chain, first, steps)
+            return self._data, jnp.asarray(index)
+        if plan.source is not None:
+            assert plan.batch_size is not None
+            got = plan.source.batches(chain, first, max(steps, 1), plan.batch_size, plan.seed)
+            steps = max(steps, 1)
+            pad = self._max_steps - steps
+            return jax.tree.map(lambda leaf: jnp.asarray(np.pad(leaf, [(0, pad)] + [(0, 0)] * (leaf.ndim - 1))), got), self._no_index
+        return self._data, self._no_index
+
+    def _until_refresh(self) -> int:
+        every = None if self._gradient is None else self._gradient.refresh_every
+        return blocks.MAX_STEPS if every is None else every - self.iteration % every
+
+    def _refresh(self) -> None:
+        """Give the gradient estimator its pass over all data, if one is due now."""
+        gradient = self._gradient
+        if gradient is None or gradient.refresh is None or gradient.refresh_every is None:
+            return
+        if self.iteration == 0 or self.iteration % gradient.refresh_every:
+            return
+        if self.plan.share_batches:
+            each = [jax.tree.map(lambda leaf, c=c: leaf[c], self.states[0]) for c in range(self.plan.chains)]
+            fresh = [s._replace(aux=gradient.refresh(s.position, s.aux)) for s in each]
+            self.states = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *fresh)]
+        else:
+            self.states = [s._replace(aux=gradient.refresh(s.position, s.aux)) for s in self.states]
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> list[np.ndarray]:
+        """The leaves of all states, as they are."""
+        return [np.asarray(leaf) for state in self.states for leaf in jax.tree.leaves(state)]
+
+    def restore(self, leaves: list[np.ndarray], iteration: int) -> None:
+        """Continue from a checkpoint of an equal plan."""
+        treedef = jax.tree.structure(self.states)
+        self.states = jax.tree.unflatten(treedef, [jnp.asarray(leaf) for leaf in leaves])
+        self.iteration = iteration
+
+    # --- health -----------------------------------------------------------------------------------------------------
+
+    def _check_finite(self, done: list[blocks.Block], before: list[Any], first: int, draws: int, thin: int) -> None:
+        for unit, block in enumerate(done):
+            positions = np.asarray(block.positions)[:draws]
+            finite = np.isfinite(positions).all(axis=-1)
+            if finite.all():
+                continue
+            good = int(np.argmin(finite.reshape(draws, -1).all(axis=1)))
+            raise _Diverged(unit, good, before, first, thin)
+
+    def diagnose(self, failure: _Diverged) -> NonFiniteError:
+        """Replay the failing chain one step at a time and say where and what became non-finite."""
+        plan, unit = self.plan, failure.unit
+        state, iteration = failure.before[unit], failure.first
+        words = self._stacked if plan.share_batches else self._words[unit]
+
+        def advance(state: Any, steps: int) -> Any:
+            data, index = self._feed(unit, iteration, steps)
+            return self._advance(state, words, jnp.uint32(iteration), jnp.int32(1), jnp.int32(steps), data, index).state
+
+        for _ in range(failure.good):
+            state, iteration = advance(state, failure.thin), iteration + failure.thin
+        previous = state
+        while np.isfinite(np.asarray(state.position)).all():
+            previous, state, iteration = state, advance(state, 1), iteration + 1
+        position = np.asarray(state.position)
+        chain = int(np.argmin(np.isfinite(position).all(axis=-1))) if plan.share_batches else unit
+        entries = position[chain] if plan.share_batches else position
+        last = np.asarray(previous.position)[chain] if plan.share_batches else np.asarray(previous.position)
+        bad = int(np.argmin(np.isfinite(entries)))
+        what = [
+            name for name, leaf in _named_fields(state)
+            if name != "position" and not np.isfinite(np.asarray(leaf, dtype=float)).all()
+        ]
+        also = f" (with {', '.join(what)})" if what else ""
+        step = getattr(plan.kernel, "step_size", None)
+        return NonFiniteError(
+            f"chain {chain}, iteration {iteration}: {plan.layout.entry_names()[bad]} became {entries[bad]}{also}; "
+            f"one step before, the largest parameter was {np.abs(last).max():.3g}. The step size is {step}: try a "
+            f"smaller one, scale the columns of the data, start nearer to the mode (init=...), or dtype='float64'. "
+            f"Draws before it are kept."
+        )
+
+
+class _Diverged(Exception):
+    """A block that holds a non-finite position; turned into a NonFiniteError by ``diagnose``."""
+
+    def __init__(self, unit: int, good: int, before: list[Any], first: int, thin: int) -> None:
+        super().__init__(unit, good)
+        self.unit, self.good, self.before, self.first, self.thin = unit, good, before, first, thin
+
+
+def run_loop(
+    chains: Chains,
+    sink: Sink,
+    done: int,
+    report: Callable[[str, int, Chains, Advance | None], None],
+) -> str:
+    """Warm-up where needed, then draws until the plan's number is kept. Gives "complete" or "interrupted"."""
+    plan = chains.plan
+    pace = _Pace()
+    try:
+        while done == 0 and chains.iteration < plan.warmup:
+            started, now = time.perf_counter(), min(plan.warmup - chains.iteration, pace.steps)
+            chains.skip(now)
+            pace.made(now, time.perf_counter() - started)
+            report("warm-up", chains.iteration, chains, None)
+        while done < plan.draws:
+            started, before = time.perf_counter(), chains.iteration
+            got = chains.draw(min(plan.draws - done, sink.until_chunk_end(), max(1, pace.steps // plan.thin)))
+            if kept := got.positions.shape[1]:
+                sink.append(got, chains.checkpoint(), chains.iteration)
+            done += kept
+            pace.made(chains.iteration - before, time.perf_counter() - started)
+            report("draws", done, chains, got)
+    except KeyboardInterrupt:
+        return "interrupted"
+    except _Diverged as failure:
+        kept = _replay_good(chains, failure)
+        if kept is not None and done < plan.draws:
+            sink.append(kept, chains.checkpoint(), chains.iteration)
+        raise chains.diagnose(failure) from None
+    return "complete"
+
+
+def _replay_good(chains: Chains, failure: _Diverged) -> Advance | None:
+    """The draws that all chains made before the failing one, from the same block run again up to there."""
+    if failure.good == 0 or failure.first < chains.plan.warmup:
+        return None
+    return chains.draw(failure.good)
+
+
+class _Pace:
+    """Steps that take about BLOCK_SECONDS, from the speed of the last block. Never changes the draws."""
+
+    def __init__(self) -> None:
+        self.steps = 10
+
+    def made(self, steps: int, seconds: float) -> None:
+        self.steps = max(1, int(steps / max(seconds, 1e-6) * BLOCK_SECONDS))
+
+
+def _named(info: Any) -> dict[str, np.ndarray]:
+    """The scalar fields of an info (NamedTuple or dict); None fields are left out."""
+    return {name: np.asarray(leaf) for name, leaf in _named_fields(info) if leaf is not None}
+
+
+def _named_fields(value: Any) -> list[tuple[str, Any]]:
+    pairs = value.items() if isinstance(value, dict) else zip(value._fields, value, strict=True)
+    return [(name, leaf) for name, leaf in pairs if hasattr(leaf, "dtype")]

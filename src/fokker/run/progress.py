@@ -1,0 +1,112 @@
+"""The line that shows a run: rate, time left, R-hat and ESS of a few coordinates, notes. Costs next to nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from fokker.run.loop import Advance, Chains
+    from fokker.run.plan import Plan
+
+WATCHED = 3  # coordinates
+KEPT = 400  # draws of them, thinned as the run goes on
+SECONDS_BETWEEN_CHECKS = 2.0
+
+
+class Progress:
+    """A rich progress bar, refreshed four times a second; a context manager. ``enabled=False`` is silent."""
+
+    def __init__(self, enabled: bool = True) -> None:
+        self._enabled = enabled
+        self._bar: Any = None
+        self._plan: Plan | None = None
+        self._tasks: dict[str, Any] = {}
+        self._watched: list[np.ndarray] = []
+        self._stride = 1
+        self._seen = 0
+        self._checked = 0.0
+        self._started: tuple[float, int] | None = None
+        self._note = ""
+
+    def __enter__(self) -> Progress:
+        if self._enabled:
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as RichProgress
+
+            self._bar = RichProgress(
+                TextColumn("[bold]{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+                TimeRemainingColumn(compact=True),
+                TextColumn("{task.fields[note]}"),
+                refresh_per_second=4,
+                speed_estimate_period=10,
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def note(self, text: str) -> None:
+        """Say what is being done before the draws begin."""
+        if self._bar is None:
+            return
+        if "note" not in self._tasks:
+            self._tasks["note"] = self._bar.add_task("tuning", total=None, completed=0, note=text)
+        self._bar.update(self._tasks["note"], note=text)
+
+    def start(self, plan: Plan, done: int) -> None:
+        self._plan = plan
+        self._note = "" if plan.source is None or plan.source.resumable else "not resumable: batches from an iterator"
+        if self._bar is None:
+            return
+        if "note" in self._tasks:
+            self._bar.remove_task(self._tasks.pop("note"))
+        if plan.warmup and not done:
+            self._tasks["warm-up"] = self._bar.add_task("warm-up", total=plan.warmup, note="")
+        self._tasks["draws"] = self._bar.add_task("draws", total=plan.draws, completed=done, note=self._note)
+
+    def update(self, phase: str, completed: int, chains: Chains, got: Advance | None) -> None:
+        """Called by the loop between blocks."""
+        if self._bar is None:
+            return
+        now = time.perf_counter()
+        if self._started is None:
+            self._started = (now, chains.iteration)
+        began, first = self._started
+        rate = (chains.iteration - first) * chains.plan.chains / (now - began) if now > began else 0.0
+        words = [f"{rate:,.0f} it/s" if rate else "", self._note]
+        if got is not None:
+            self._watch(got)
+            if now - self._checked > SECONDS_BETWEEN_CHECKS:
+                self._checked = now
+                self._verdict = self._check()
+            words.insert(1, getattr(self, "_verdict", ""))
+        self._bar.update(self._tasks[phase], completed=completed, note="  ".join(w for w in words if w))
+
+    def _watch(self, got: Advance) -> None:
+        """Keep a thinned record of the first coordinates."""
+        new = got.positions[:, (-self._seen) % self._stride :: self._stride, :WATCHED]
+        self._seen += got.positions.shape[1]
+        self._watched.append(np.array(new))
+        if sum(w.shape[1] for w in self._watched) > KEPT:
+            self._watched = [np.concatenate(self._watched, axis=1)[:, ::2]]
+            self._stride *= 2
+
+    def _check(self) -> str:
+        from arviz_stats.base import array_stats
+
+        record = np.concatenate(self._watched, axis=1).astype(np.float64)
+        if record.shape[1] < 20:
+            return ""
+        ess = min(float(array_stats.ess(record[:, :, i], chain_axis=0, draw_axis=1)) for i in range(record.shape[2]))
+        words = f"ESS {ess:,.0f} of {record.shape[0] * record.shape[1]:,} seen"
+        if record.shape[0] > 1:
+            rhat = max(float(array_stats.rhat(record[:, :, i], chain_axis=0, draw_axis=1)) for i in range(record.shape[2]))
+            words = f"R-hat {rhat:.2f}  {words}"
+        return words

@@ -1,0 +1,132 @@
+"""What a run gives back: labelled draws, and what people ask of them next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from fokker.errors import InputError
+
+if TYPE_CHECKING:
+    from fokker.run.layout import Variable
+    from fokker.run.plan import Plan
+    from fokker.run.store import Store
+
+
+class Run:
+    """Draws with their labels.
+
+    ``draws``: xarray.Dataset with dims (chain, draw, ...) by variable. ``stats``: what the kernel kept beside each draw.
+    ``settings``: everything that decided the draws. ``state``: "complete", "interrupted" or "failed".
+    """
+
+    def __init__(
+        self,
+        draws: Callable[[], xr.Dataset],
+        stats: Callable[[], xr.Dataset],
+        settings: Mapping[str, Any],
+        state: str,
+        plan: Plan | None,
+        store: Store | None,
+    ) -> None:
+        self._load_draws, self._load_stats = draws, stats
+        self.settings, self.state, self._plan, self._store = settings, state, plan, store
+
+    @classmethod
+    def from_memory(
+        cls,
+        plan: Plan,
+        chosen: Mapping[str, Any],
+        values: Mapping[str, np.ndarray],
+        stats: Mapping[str, np.ndarray],
+        state: str,
+    ) -> Run:
+        draws = dataset(plan.layout.variables, values)
+        kept = xr.Dataset({name: (("chain", "draw"), value) for name, value in stats.items()})
+        return cls(lambda: draws, lambda: kept, {**plan.summary(), "chosen": dict(chosen)}, state, plan, None)
+
+    @classmethod
+    def from_store(cls, store: Store, plan: Plan | None = None) -> Run:
+        state = "complete" if store.committed >= store.settings["draws"] else "interrupted"
+        return cls(store.posterior, store.sample_stats, store.settings, state, plan, store)
+
+    @property
+    def draws(self) -> xr.Dataset:
+        return self._load_draws()
+
+    @property
+    def stats(self) -> xr.Dataset:
+        return self._load_stats()
+
+    def summary(self, names: Sequence[str] | None = None) -> Any:
+        """A pandas DataFrame, a row an entry: mean, sd, 5 % and 95 % quantile, MCSE of the mean, bulk and tail ESS, R-hat."""
+        import pandas as pd
+        from arviz_stats.base import array_stats
+
+        rows = {}
+        for label, x in self.entries(names):
+            with np.errstate(invalid="ignore", divide="ignore"):
+                rows[label] = {
+                    "mean": x.mean(),
+                    "sd": x.std(ddof=1),
+                    "5%": np.quantile(x, 0.05),
+                    "95%": np.quantile(x, 0.95),
+                    "mcse": float(array_stats.mcse(x, chain_axis=0, draw_axis=1, method="mean")),
+                    "ess_bulk": float(array_stats.ess(x, chain_axis=0, draw_axis=1, method="bulk")),
+                    "ess_tail": float(array_stats.ess(x, chain_axis=0, draw_axis=1, method="tail", prob=(0.05, 0.95))),
+                    "r_hat": float(array_stats.rhat(x, chain_axis=0, draw_axis=1)) if len(x) > 1 else np.nan,
+                }
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+    def entries(self, names: Sequence[str] | None = None) -> list[tuple[str, np.ndarray]]:
+        """(label, (chains, draws) float64) for every scalar entry of the variables asked for."""
+        draws = self.draws
+        wanted = list(draws.data_vars) if names is None else list(names)
+        unknown = [n for n in wanted if n not in draws.data_vars]
+        if unknown:
+            raise InputError(f"no variable {unknown[0]!r}; there are {', '.join(map(str, draws.data_vars))}.")
+        out = []
+        for name in wanted:
+            values = np.asarray(draws[name], dtype=np.float64)
+            labels = [draws[dim].values for dim in draws[name].dims[2:]]
+            for index in np.ndindex(*values.shape[2:]):
+                inner = ", ".join(str(labels[axis][i]) for axis, i in enumerate(index))
+                out.append((f"{name}[{inner}]" if index else str(name), values[(slice(None), slice(None), *index)]))
+        return out
+
+    def to_arviz(self) -> Any:
+        """The run for ArviZ: a DataTree on ArviZ 1.x, an InferenceData before."""
+        from fokker.run.arviz import to_arviz
+
+        return to_arviz(self.draws, self.stats, self.settings)
+
+    def audit(self, **options: Any) -> Any:
+        """Whether to trust these draws, with the evidence (see ``fokker.run.audit``)."""
+        from fokker.run.audit import audit
+
+        return audit(self, **options)
+
+    def plot_trace(self, names: Sequence[str] | None = None, entries: int = 6) -> Any:
+        """A matplotlib figure: the density and the path of the first entries, a colour a chain."""
+        from fokker.report.plots import plot_trace
+
+        return plot_trace(self, names, entries)
+
+    def __repr__(self) -> str:
+        sizes = self.draws.sizes
+        variables = ", ".join(f"{n}{list(v.shape[2:])}" if v.ndim > 2 else str(n) for n, v in self.draws.data_vars.items())
+        return f"<fokker.Run {self.state}: {sizes['chain']} chains x {sizes['draw']} draws of {variables}>"
+
+
+def dataset(variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> xr.Dataset:
+    """Arrays (chain, draw, *shape) with their names and coordinates."""
+    coords: dict[str, Any] = {}
+    arrays = {}
+    for v in variables:
+        arrays[v.name] = (("chain", "draw", *v.dims), values[v.name])
+        coords.update(v.coords)
+    first = next(iter(values.values()))
+    return xr.Dataset(arrays, {"chain": np.arange(first.shape[0]), "draw": np.arange(first.shape[1]), **coords})

@@ -1,0 +1,261 @@
+"""``sample``, ``resume`` and ``open``: the doors of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from fokker.errors import InputError, StoreError
+from fokker.run.gradients import control_variates, minibatch
+from fokker.run.loop import Advance, Chains, run_loop
+from fokker.run.plan import Plan, make_plan, refuse_unknown
+from fokker.run.progress import Progress
+from fokker.run.result import Run
+from fokker.run.chunks import Variable
+from fokker.run.store import Store
+from fokker.sgmcmc.sghmc import sghmc
+
+if TYPE_CHECKING:
+    from fokker.data.batches import Order
+    from fokker.sgmcmc.kernel import Gradient, Kernel
+    from fokker.target import Target
+
+
+def sample(
+    target: Target,
+    kernel: Kernel | None = None,
+    *,
+    gradient: Gradient | None = None,
+    init: Any = None,
+    draws: int = 1000,
+    warmup: int | None = None,
+    thin: int = 1,
+    chains: int = 4,
+    batch_size: int | None = None,
+    batches: Order | None = None,
+    share_batches: bool = False,
+    seed: int = 0,
+    dtype: str = "float32",
+    store: str | Path | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+    **unknown: Any,
+) -> Run:
+    """Draw from a posterior.
+
+    target: what is sampled. kernel: how to move (``fokker.sghmc()``, the default, ``fokker.sgld(...)``, ...); a kernel
+    without a step size is tuned first. gradient: how a batch becomes a gradient (``fokker.minibatch()``).
+    init: pytree of arrays, a list of one per chain, or a function of a JAX key. draws: kept draws per chain, one every
+    ``thin`` iterations after ``warmup`` iterations (default: as many as are kept, at most 10,000).
+    batch_size: rows a step (default: a thousandth of the data, at least 100). batches: "epochs" or "independent"
+    (docs: how rows are mixed). share_batches: all chains see the same rows, which is faster and makes their errors
+    common. dtype: "float32" or "float64". store: a folder to stream draws to; such a run can be resumed after any
+    interruption and its draws do not change. Ctrl-C returns what there is.
+    """
+    refuse_unknown(unknown, [p for p in inspect.signature(sample).parameters if p != "unknown"])
+    if not hasattr(target, "log_prior"):
+        raise InputError(
+            f"target must be a fokker.Target, got {type(target).__name__}; "
+            "for a plain log density use fokker.Target.from_log_density(f)."
+        )
+    kernel = sghmc() if kernel is None else kernel
+    gradient = minibatch() if gradient is None else gradient
+    warmup = min(draws * thin, 10_000) if warmup is None else warmup
+    with _precision(dtype):
+        plan = make_plan(
+            target, kernel, gradient, init=init, draws=draws, warmup=warmup, thin=thin, chains=chains,
+            batch_size=batch_size, batches=batches, share_batches=share_batches, seed=seed, dtype=dtype,
+        )  # fmt: skip
+        keep = None if store is None else Path(store)
+        if keep is not None:
+            Store.check_free(keep, overwrite=overwrite)  # before the work, not after it
+        with Progress(enabled=progress) as bar:
+            plan, chosen = _settle(plan, bar)
+            return _run(plan, chosen, keep, overwrite, bar)
+
+
+def resume(
+    path: str | Path,
+    target: Target | None = None,
+    kernel: Kernel | None = None,
+    *,
+    gradient: Gradient | None = None,
+    init: Any = None,
+    draws: int | None = None,
+    progress: bool = True,
+) -> Run:
+    """Continue a stored run to its end; with ``draws`` larger than before, beyond it.
+
+    The finished draws are bit for bit those of a run that was never interrupted. The same target, kernel and gradient
+    are needed again (settings that were tuned are taken from the store); a fingerprint of settings, data and one value
+    of the log density is compared, and StoreError says what differs.
+    """
+    kept = Store.open(path)
+    settings = kept.settings
+    if target is None:
+        raise InputError("resume needs the target again: fokker.resume(path, target, kernel).")
+    kernel = sghmc() if kernel is None else kernel
+    gradient = minibatch() if gradient is None else gradient
+    with _precision(settings["dtype"]):
+        kernel = _as_chosen(kernel, settings["chosen"])
+        plan = make_plan(
+            target, kernel, gradient, init=init, draws=max(draws or 0, settings["draws"]),
+            warmup=settings["warmup"], thin=settings["thin"], chains=settings["chains"],
+            batch_size=settings["batch_size"], batches=settings["batches"],
+            share_batches=settings["share_batches"], seed=settings["seed"], dtype=settings["dtype"],
+        )  # fmt: skip
+        plan = _place_centre(plan)
+        _compare(settings, plan.settings(), path)
+        if plan.source is not None and not plan.source.resumable:
+            raise StoreError(f"the run at {path} read batches from an iterator that cannot be rewound; start a new run.")
+        if plan.draws > settings["draws"]:
+            kept.extend(plan.draws)
+        chains = Chains(plan)
+        done, iteration, leaves = kept.checkpoint()
+        if done:
+            chains.restore(leaves, iteration)
+        with Progress(enabled=progress) as bar:
+            return _loop(plan, settings["chosen"], chains, kept, done, bar)
+
+
+def open(path: str | Path) -> Run:  # noqa: A001 - fokker.open, like a file
+    """A stored run, finished or not, for reading: draws, summary, plots; no target is needed."""
+    return Run.from_store(Store.open(path))
+
+
+def _precision(dtype: str) -> Any:
+    return jax.enable_x64(True) if dtype == "float64" else nullcontext()
+
+
+def _settle(plan: Plan, bar: Progress) -> tuple[Plan, dict[str, Any]]:
+    """Find what the user left open: adaptation lengths, the centre of control variates, the step size."""
+    kernel = plan.kernel
+    if getattr(kernel, "adapt_steps", 0) is None:
+        plan = dataclasses.replace(plan, kernel=dataclasses.replace(kernel, adapt_steps=plan.warmup))  # type: ignore[type-var]
+    plan = _place_centre(plan)
+    if getattr(plan.kernel, "step_size", 1.0) is None:
+        from fokker.run.tune import tune
+
+        return tune(plan, bar.note)
+    return plan, {}
+
+
+def _place_centre(plan: Plan) -> Plan:
+    """Control variates without a centre get one near the mode, a function of target and start."""
+    from fokker.run.mode import find_mode
+
+    gradient = plan.gradient
+    if isinstance(gradient, control_variates) and gradient.centre is None:
+        centre = np.asarray(find_mode(plan.target, plan.starts[0]))
+        return dataclasses.replace(plan, gradient=dataclasses.replace(gradient, centre=centre))
+    return plan
+
+
+def _as_chosen(kernel: Kernel, chosen: dict[str, Any]) -> Kernel:
+    """The kernel with the settings that the run once chose itself."""
+    values = {name: np.asarray(value) if isinstance(value, list) else value for name, value in chosen.get("kernel", {}).items()}
+    fields = {f.name for f in dataclasses.fields(kernel)}  # type: ignore[arg-type]
+    if getattr(kernel, "adapt_steps", 0) is None:
+        values.setdefault("adapt_steps", chosen.get("adapt_steps"))
+    return dataclasses.replace(kernel, **{k: v for k, v in values.items() if k in fields})  # type: ignore[type-var]
+
+
+def _compare(stored: dict[str, Any], now: dict[str, Any], path: str | Path) -> None:
+    for name, value in now.items():
+        if name in ("draws",):
+            continue
+        if name == "log_density":
+            same = np.isclose(stored[name], value, rtol=1e-5, atol=1e-8)
+        else:
+            same = stored.get(name) == value
+        if not same:
+            raise StoreError(
+                f"the run at {path} cannot be continued with this {name}: stored {stored.get(name)!r}, given {value!r}. "
+                "Pass the same target, data, kernel and init as in the run, or start a new one under another path."
+            )
+
+
+def _run(plan: Plan, chosen: dict[str, Any], path: Path | None, overwrite: bool, bar: Progress) -> Run:
+    chains = Chains(plan)
+    if path is None:
+        return _loop(plan, chosen, chains, None, 0, bar)
+    import fokker
+
+    versions = {"fokker": fokker.__version__, "jax": jax.__version__, "numpy": np.__version__}
+    kept = Store.create(
+        path,
+        [Variable(v.name, v.shape, v.dims, v.coords, plan.dtype) for v in plan.layout.variables],
+        chains.info_types,
+        chains=plan.chains,
+        draws=plan.draws,
+        settings={**plan.settings(), "chosen": chosen, "versions": versions},
+        overwrite=overwrite,
+    )
+    return _loop(plan, chosen, chains, kept, 0, bar)
+
+
+def _loop(plan: Plan, chosen: dict[str, Any], chains: Chains, kept: Store | None, done: int, bar: Progress) -> Run:
+    sink = _Memory(plan) if kept is None else _ToStore(plan, kept)
+    bar.start(plan, done)
+    try:
+        state = run_loop(chains, sink, done, bar.update)
+    except Exception as error:
+        error.run = _finish(plan, chosen, chains, sink, kept, "failed")  # type: ignore[attr-defined]
+        raise
+    finally:
+        chains.close()
+    return _finish(plan, chosen, chains, sink, kept, state)
+
+
+def _finish(plan: Plan, chosen: dict[str, Any], chains: Chains, sink: Any, kept: Store | None, state: str) -> Run:
+    if kept is None:
+        return Run.from_memory(plan, chosen, *sink.datasets(), state=state)
+    if state == "complete":
+        kept.close()
+    else:
+        kept.flush()
+    return Run.from_store(kept, plan=plan)
+
+
+class _Memory:
+    """Draws kept in lists until the run ends."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._positions: list[np.ndarray] = []
+        self._info: list[dict[str, np.ndarray]] = []
+
+    def until_chunk_end(self) -> int:
+        return self._plan.draws
+
+    def append(self, draws: Advance, state: list[np.ndarray], iteration: int) -> None:
+        self._positions.append(draws.positions)
+        self._info.append(draws.info)
+
+    def datasets(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        plan = self._plan
+        empty = np.zeros((plan.chains, 0, plan.layout.size), plan.dtype)
+        values = plan.layout.split(np.concatenate([empty, *self._positions], axis=1))
+        names = self._info[0] if self._info else {}
+        return values, {name: np.concatenate([i[name] for i in self._info], axis=1) for name in names}
+
+
+class _ToStore:
+    """Draws streamed to the store; blocks end where its chunks end."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self._plan, self._store = plan, store
+
+    def until_chunk_end(self) -> int:
+        return self._store.until_chunk_end()
+
+    def append(self, draws: Advance, state: list[np.ndarray], iteration: int) -> None:
+        self._store.append(self._plan.layout.split(draws.positions), draws.info, state, iteration)
+
+
