@@ -1,25 +1,24 @@
 """A run on disk: draws that stream into a Zarr v3 group, and the checkpoint that goes with them.
 
     run.zarr/
-      zarr.json                        the root group; its consolidated metadata names the groups below and no others
-      posterior/    sample_stats/      arrays (chain, draw, ...), one chunk file for all chains and ``chunk`` draws
-      warmup_posterior/ ...            the same for kept warm-up draws, if any were asked for
-      run.json                         what the run is: settings, variables, sizes
-      checkpoint/commit.json           how many draws count, and which file holds the state after the last of them
-      checkpoint/state-<serial>.npz    that state
-      audit/audit.json                 what the audit measured
+      zarr.json                      the root group; its metadata names the groups below and nothing else
+      posterior/    sample_stats/    arrays (chain, draw, ...); a chunk file has ``chunk`` draws of all chains
+      warmup_posterior/ ...          the same for warm-up draws, if these are kept
+      run.json                       what the run is: settings, variables, sizes
+      checkpoint/commit.json         how many draws count, and which file has the state after the last of them
+      checkpoint/state-<serial>.npz  that state
+      audit/audit.json               what the audit measured
 
-The commit. Chunk files and the state are each written under another name and renamed; last, one rename replaces
-commit.json, which names the state file and its checksum. So whatever instant a writer is killed at, commit.json, the
-draws below its length and the state agree, and no more is lost than the chunk in hand. A partial chunk is written at
-``flush`` and rewritten when it is full: its first rows stay the same bytes, so either version of the file will do.
-Draws beyond the committed length that a killed writer left behind are never read, and are written again.
+The commit. Chunk files and the state are each written under another name and renamed; last, one rename
+replaces commit.json, which names the state file and its checksum. So whatever instant a writer is killed at,
+commit.json, the draws that it counts and the state agree, and no more is lost than the chunk in hand. A partial
+chunk is written at ``flush`` and rewritten when it is full: its first rows stay the same bytes, so either
+version of the file will do. Draws beyond the committed length that a killed writer left are never read, and are
+written again.
 
-Every chunk ends in its CRC-32C, a codec of Zarr, so that readers of any kind notice a damaged one.
-
-Files are also forced to the device (fsync), which matters only if the power fails: always when a partial chunk is
-replaced, otherwise as often as keeps its cost below 2 % of the time. The last commit of that kind is remembered in
-checkpoint/synced.json; ``recover=True`` goes back to it.
+Files are also forced to the device (fsync), which matters only if the power fails: always when a partial chunk
+is replaced, otherwise as often as keeps its cost below 2 % of the time. The last commit of that kind is
+remembered in checkpoint/synced.json; ``recover=True`` goes back to it.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
 
-import google_crc32c
 import numpy as np
 
 from fokker.errors import InputError, StoreError
+from fokker.run.chunks import GROUP, Draws, Variable, bytes_of, check_variables
+from fokker.run.files import PARTIAL, read_json, replace, sync, take_lock, to_json
 
 if TYPE_CHECKING:
     import xarray
@@ -49,24 +48,9 @@ CHUNK_BYTES = 4 << 20  # of all variables together: large enough for the disk, s
 CHUNK_DRAWS = 20_000  # and never longer than this
 COMMIT_SECONDS = 5.0  # a slow run writes its partial chunk this often
 SYNC_SHARE = 0.02  # of the time, at most, goes into forcing files to the device
-OURS = (
-    "zarr.json", "run.json", "posterior", "sample_stats", "warmup_posterior", "warmup_sample_stats", "checkpoint", "audit",
-)  # fmt: skip
-PARTIAL = ".partial"  # ends the name of a file that is being written
-
-
-@dataclass(frozen=True)
-class Variable:
-    """One array of the posterior: a draw of one chain has ``shape``, whose axes are called ``dims``.
-
-    ``coords`` labels axes by name, {dim: labels}. ``dtype`` is a NumPy name: a float, an integer or bool.
-    """
-
-    name: str
-    shape: tuple[int, ...] = ()
-    dims: tuple[str, ...] = ()
-    coords: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    dtype: str = "float32"
+OURS = {"zarr.json", "run.json", "checkpoint", "audit"} | {
+    warmup + group for warmup in ("", "warmup_") for group in ("posterior", "sample_stats")
+}
 
 
 class Checkpoint(NamedTuple):
@@ -80,7 +64,7 @@ class Checkpoint(NamedTuple):
 
 
 class Store:
-    """A run on disk. ``Store.create`` and ``Store.open`` make one; one writer at a time, any number of readers."""
+    """A run on disk, from ``Store.create`` or ``Store.open``; one writer at a time, any number of readers."""
 
     def __init__(
         self, path: Path, description: dict[str, Any], record: dict[str, Any], lock: BinaryIO | None
@@ -100,8 +84,8 @@ class Store:
             for name, dtype in description["stats"].items()
         }
         chains, chunk = description["chains"], description["chunk"]
-        self._main = _Draws(path, "", arrays, chains, description["draws"], chunk, record["draws"])
-        self._warmup = _Draws(path, "warmup_", arrays, chains, description["warmup"], chunk, record["warmup"])
+        self._main = Draws(path, "", arrays, chains, description["draws"], chunk, record["draws"])
+        self._warmup = Draws(path, "warmup_", arrays, chains, description["warmup"], chunk, record["warmup"])
         self._pending: tuple[list[np.ndarray], int, dict[str, Any]] | None = (
             None  # handed in, not yet committed
         )
@@ -110,10 +94,10 @@ class Store:
         self._unsynced: list[Path] = []
         synced = path / "checkpoint" / "synced.json"
         self._synced_state = (
-            synced.with_name(_read_json(synced)["state"]["file"]) if lock and synced.exists() else None
+            synced.with_name(read_json(synced)["state"]["file"]) if lock and synced.exists() else None
         )
 
-    # -- making and opening ------------------------------------------------------------------------------------
+    # making and opening
 
     @classmethod
     def create(
@@ -129,20 +113,20 @@ class Store:
         overwrite: bool = False,
         chunk: int | None = None,
     ) -> Store:
-        """An empty store for ``draws`` draws of ``chains`` chains, and ``warmup`` warm-up draws if these are kept.
+        """An empty store for ``draws`` draws of ``chains`` chains, and ``warmup`` warm-up draws if kept.
 
-        stats: {name: dtype}, one number a draw and chain. settings: anything that JSON can say. chunk: draws in one
-        chunk; None takes about 4 MB and at most 20,000 draws. What is at ``path`` is replaced only if it is a store
-        and ``overwrite`` is set; anything else that is there is left alone, always.
+        stats: {name: dtype}, one number a draw and chain. settings: anything that JSON can say. chunk: draws
+        in one chunk; None takes about 4 MB and at most 20,000 draws. What is at ``path`` is replaced only if it
+        is a store and ``overwrite`` is set; anything else that is there is left alone, always.
         """
         path = Path(path)
         stats = {name: np.dtype(dtype).name for name, dtype in stats.items()}
-        _check_variables(variables, stats)
+        check_variables(variables, stats)
         for name, count, least in (("chains", chains, 1), ("draws", draws, 1), ("warmup", warmup, 0)):
             if count < least:
                 raise InputError(f"{name} must be at least {least}, got {count}.")
         if chunk is None:
-            per_draw = sum(chains * _bytes(v.shape, v.dtype) for v in variables) + sum(
+            per_draw = sum(chains * bytes_of(v.shape, v.dtype) for v in variables) + sum(
                 chains * np.dtype(d).itemsize for d in stats.values()
             )
             chunk = min(CHUNK_DRAWS, max(1, CHUNK_BYTES // max(1, per_draw)))
@@ -161,15 +145,15 @@ class Store:
             "stats": stats,
             "settings": dict(settings),
         }
-        text = _json(description, "settings")
+        text = to_json(description, "settings")
         _clear(path, overwrite)
         lock = None
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _replace(path / "run.json", text)  # first: from here on the folder is known to be ours
+            replace(path / "run.json", text)  # first: from here on the folder is known to be ours
             (path / "checkpoint").mkdir()
             (path / "audit").mkdir()
-            lock = _take_lock(path)
+            lock = take_lock(path)
             store = cls(path, json.loads(text), {"serial": 0, "draws": 0, "warmup": 0, "iteration": 0}, lock)
             for part in store._parts():
                 part.create()
@@ -192,7 +176,7 @@ class Store:
         """
         path = Path(path)
         description = _read_description(path)
-        lock = _take_lock(path) if write else None
+        lock = take_lock(path) if write else None
         try:
             record = _read_record(path, description, "synced.json" if recover else "commit.json", state=write)
         except StoreError as error:
@@ -224,9 +208,9 @@ class Store:
             part.set_length(part.draws)
             part.load_partial()
         self._write_root()
-        _replace(self.path / "checkpoint" / "commit.json", _json(self._record))
+        replace(self.path / "checkpoint" / "commit.json", to_json(self._record))
 
-    # -- writing -----------------------------------------------------------------------------------------------
+    # writing
 
     def until_chunk_end(self, warmup: bool = False) -> int:
         """Draws until the present chunk (or the run) is full; 0 when all draws are there."""
@@ -242,10 +226,11 @@ class Store:
         extra: Mapping[str, Any] | None = None,
         warmup: bool = False,
     ) -> None:
-        """k more draws, values[name]: (chains, k, *shape), stats[name]: (chains, k), and the state after them.
+        """k more draws, values[name] (chains, k, *shape) and stats[name] (chains, k), and the state then.
 
-        k may be 0 (a state without new draws). Commits when a chunk has become full, or after five seconds; appends
-        that end at chunk ends (``until_chunk_end``) write nothing twice. The arrays may be reused after the call.
+        k may be 0 (a state without new draws). Commits when a chunk has become full, or after five seconds;
+        appends that end where chunks do (``until_chunk_end``) write nothing twice. The arrays may be reused
+        after the call. extra: small things that must match the state, such as where an iterator stands.
         """
         self._need_writable()
         part = self._part(warmup)
@@ -254,8 +239,8 @@ class Store:
         for leaf in state:
             if leaf.dtype.kind not in "biufc":
                 raise InputError(
-                    f"a checkpoint holds numbers, got an array of dtype {leaf.dtype}; convert it, for example with "
-                    "jax.random.key_data."
+                    f"a checkpoint holds numbers, got an array of dtype {leaf.dtype}; convert it, "
+                    "for example with jax.random.key_data."
                 )
         done, full = 0, False
         try:
@@ -288,7 +273,7 @@ class Store:
         self._need_writable()
         description = self._description | {"settings": self._description["settings"] | changes}
         self._write_json(self.path / "run.json", description, "settings")
-        self._description = json.loads(_json(description, "settings"))
+        self._description = json.loads(to_json(description, "settings"))
 
     def write_audit(self, audit: Mapping[str, Any]) -> None:
         """Keep what the audit measured; a reader may do so too, after the run."""
@@ -297,7 +282,7 @@ class Store:
     def close(self) -> None:
         """Commit what is there, cut the arrays to it, and let others write. A reader has nothing to close.
 
-        After a failed write (full disk) nothing more is written: what was committed stays readable by ``open``.
+        After a failed write (full disk) nothing more is written; what was committed stays readable.
         """
         if self._lock is None:
             return
@@ -318,7 +303,7 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- reading -----------------------------------------------------------------------------------------------
+    # reading
 
     @property
     def committed(self) -> int:
@@ -366,7 +351,7 @@ class Store:
         return json.loads(file.read_text("utf-8")) if file.exists() else None
 
     def groups(self) -> dict[str, xarray.Dataset]:
-        """The groups that hold draws, {"posterior": ..., "sample_stats": ...}, up to the committed length; lazy."""
+        """The groups that hold draws, {"posterior": ..., ...}, up to the committed length; lazy."""
         return {
             part.prefix + group: self._dataset(part, group)
             for part in self._parts()
@@ -380,7 +365,7 @@ class Store:
     def sample_stats(self) -> xarray.Dataset:
         return self._dataset(self._main, "sample_stats")
 
-    def _dataset(self, part: _Draws, group: str) -> xarray.Dataset:
+    def _dataset(self, part: Draws, group: str) -> xarray.Dataset:
         import xarray
 
         data = xarray.open_dataset(
@@ -398,12 +383,12 @@ class Store:
         for part in self._parts():
             part.verify()
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # inside
 
-    def _parts(self) -> list[_Draws]:
+    def _parts(self) -> list[Draws]:
         return [self._main, self._warmup] if self._warmup.draws else [self._main]
 
-    def _part(self, warmup: bool) -> _Draws:
+    def _part(self, warmup: bool) -> Draws:
         return self._warmup if warmup else self._main
 
     def _need_writable(self) -> None:
@@ -446,16 +431,16 @@ class Store:
             "extra": extra,
             "state": {"file": file.name, "leaves": len(state), "bytes": len(data), "crc32": zlib.crc32(data)},
         }
-        text = _json(record, "extra")
+        text = to_json(record, "extra")
         start = time.monotonic()
-        sync = start - self._synced_at >= self._sync_cost / SYNC_SHARE
-        _replace(file, data)
-        if sync:
+        durable = start - self._synced_at >= self._sync_cost / SYNC_SHARE
+        replace(file, data)
+        if durable:
             for written in (*self._unsynced, file, *{f.parent for f in self._unsynced}, folder):
-                _sync(written)
-        _replace(folder / "commit.json", text, sync=sync)
-        if sync:
-            _replace(folder / "synced.json", text, sync=True)
+                sync(written)
+        replace(folder / "commit.json", text, durable=durable)
+        if durable:
+            replace(folder / "synced.json", text, durable=True)
             self._unsynced.clear()
             self._synced_at = time.monotonic()
             self._sync_cost = self._synced_at - start
@@ -474,15 +459,15 @@ class Store:
         where = error.filename or self.path
         lost = sum(part.length - part.committed for part in self._parts())
         raise StoreError(
-            f"cannot write {where}: {error.strerror or error}. {self.committed} of {self.draws} draws are committed "
-            f"and stay readable, {lost} are not; a chunk takes {self._main.chunk_bytes()} bytes. "
+            f"cannot write {where}: {error.strerror or error}. {self.committed} of {self.draws} draws are "
+            f"committed and stay readable, {lost} are not; a chunk takes {self._main.chunk_bytes()} bytes. "
             "Free space, then resume the run."
         ) from error
 
     def _write_json(self, file: Path, content: dict[str, Any], what: str) -> None:
-        text = _json(content, what)
+        text = to_json(content, what)
         try:
-            _replace(file, text, sync=True)
+            replace(file, text, durable=True)
         except OSError as error:
             raise StoreError(
                 f"cannot write {file} ({len(text)} bytes): {error.strerror or error}."
@@ -497,304 +482,13 @@ class Store:
                 for file in [folder / "zarr.json", *sorted(folder.glob("*/zarr.json"))]:
                     nodes[file.parent.relative_to(self.path).as_posix()] = json.loads(file.read_text("utf-8"))
         consolidated = {"kind": "inline", "must_understand": False, "metadata": nodes}
-        root = _GROUP | {"attributes": {"inference_library": "fokker"}, "consolidated_metadata": consolidated}
-        _replace(self.path / "zarr.json", _json(root))
+        root = GROUP | {"attributes": {"inference_library": "fokker"}, "consolidated_metadata": consolidated}
+        replace(self.path / "zarr.json", to_json(root))
 
     def _release(self) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-
-class _Draws:
-    """The arrays of posterior and sample_stats: full chunks are on disk, the chunk in hand is in memory."""
-
-    def __init__(
-        self,
-        path: Path,
-        prefix: str,
-        arrays: dict[tuple[str, str], Variable],
-        chains: int,
-        draws: int,
-        chunk: int,
-        committed: int,
-    ):
-        self.path, self.prefix, self.arrays = path, prefix, arrays
-        self.chains, self.draws, self.chunk = chains, draws, chunk
-        self.length = self.committed = committed
-        self._buffers: dict[tuple[str, str], np.ndarray] = {}
-
-    def folder(self, key: tuple[str, str]) -> Path:
-        return self.path / (self.prefix + key[0]) / key[1]
-
-    def file(self, key: tuple[str, str], index: int) -> Path:
-        return self.folder(key) / ".".join(["c", "0", str(index), *("0" for _ in self.arrays[key].shape)])
-
-    def chunk_bytes(self) -> int:
-        return sum(self.file_bytes(v) for v in self.arrays.values())
-
-    def file_bytes(self, variable: Variable) -> int:
-        return self.chains * self.chunk * _bytes(variable.shape, variable.dtype) + 4
-
-    def at_chunk_end(self) -> bool:
-        return self.length % self.chunk == 0 or self.length == self.draws
-
-    def until_chunk_end(self) -> int:
-        return min(self.chunk - self.length % self.chunk, self.draws - self.length)
-
-    def check(self, values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -> int:
-        """The number of draws handed in, once names and shapes are as declared."""
-        count = -1
-        for group, given in (("posterior", values), ("sample_stats", stats)):
-            names = {name for g, name in self.arrays if g == group}
-            if names != set(given):
-                raise InputError(f"{group} needs {sorted(names)}, got {sorted(given)}.")
-            for name, array in given.items():
-                count = array.shape[1] if count < 0 and array.ndim > 1 else count
-                need = (self.chains, count, *self.arrays[group, name].shape)
-                if array.shape != need:
-                    raise InputError(f"{group}/{name} must have shape {need}, got {array.shape}.")
-        if count > self.draws - self.length:
-            raise InputError(
-                f"the store is for {self.draws} {self.prefix.strip('_')} draws and holds {self.length}; "
-                f"{count} more do not fit."
-            )
-        return count
-
-    def put(
-        self, values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], first: int, count: int
-    ) -> None:
-        """Rows first .. first + count - 1 of what was handed in go into the chunk in hand."""
-        at = self.length % self.chunk
-        for key, variable in self.arrays.items():
-            given = (values if key[0] == "posterior" else stats)[key[1]]
-            if key not in self._buffers:
-                shape = (self.chains, self.chunk, *variable.shape)
-                self._buffers[key] = np.full(
-                    shape, _fill(variable.dtype), np.dtype(variable.dtype).newbyteorder("<")
-                )
-            elif at == 0:
-                self._buffers[key].fill(_fill(variable.dtype))
-            self._buffers[key][:, at : at + count] = given[:, first : first + count]
-        self.length += count
-
-    def write(self) -> list[tuple[Path, bool]]:
-        """The chunk in hand onto disk; its files, and whether each took the place of another."""
-        index = (self.length - 1) // self.chunk
-        written = []
-        for key, buffer in self._buffers.items():
-            file = self.file(key, index)
-            content = buffer.reshape(-1).view(np.uint8)
-            replaced = file.exists()
-            _replace(file, content, google_crc32c.value(content).to_bytes(4, "little"))
-            written.append((file, replaced))
-        return written
-
-    def load_partial(self) -> None:
-        """Continue: the committed rows of a partial chunk come back into memory."""
-        if self.at_chunk_end():
-            return
-        at = self.length % self.chunk
-        for key, variable in self.arrays.items():
-            content = self.read(key, self.length // self.chunk)
-            dtype = np.dtype(variable.dtype).newbyteorder("<")
-            buffer = np.frombuffer(content, dtype).reshape(self.chains, self.chunk, *variable.shape).copy()
-            buffer[:, at:] = _fill(variable.dtype)
-            self._buffers[key] = buffer
-
-    def read(self, key: tuple[str, str], index: int) -> bytes:
-        """The bytes of one chunk, compared with their checksum."""
-        file = self.file(key, index)
-        content = file.read_bytes()
-        if google_crc32c.value(content[:-4]) != int.from_bytes(content[-4:], "little"):
-            raise StoreError(
-                f"{file} is damaged: its checksum does not match. Draws {index * self.chunk} to "
-                f"{(index + 1) * self.chunk - 1} cannot be trusted; restore the file from a copy or run again."
-            )
-        return content[:-4]
-
-    def check_files(self) -> None:
-        """Every committed chunk must be there in its full size."""
-        for key, variable in self.arrays.items():
-            need = self.file_bytes(variable)
-            for index in range(-(-self.committed // self.chunk)):
-                file = self.file(key, index)
-                size = file.stat().st_size if file.exists() else None
-                if size != need:
-                    found = "is missing" if size is None else f"has {size} bytes, not {need}"
-                    raise StoreError(
-                        f"{self.path} is truncated: {file.relative_to(self.path)} {found}, though {self.committed} "
-                        "draws were committed. Restore the file from a copy, or run again with overwrite=True."
-                    )
-
-    def verify(self) -> None:
-        self.check_files()
-        for key in self.arrays:
-            for index in range(-(-self.committed // self.chunk)):
-                self.read(key, index)
-
-    def create(self) -> None:
-        """Groups, arrays and coordinates, at the length that the run is to have."""
-        for group in ("posterior", "sample_stats"):
-            folder = self.path / (self.prefix + group)
-            folder.mkdir()
-            _replace(folder / "zarr.json", _json(_GROUP))
-            members = [v for (g, _), v in self.arrays.items() if g == group]
-            coords: dict[str, np.ndarray] = {"chain": np.arange(self.chains), "draw": np.arange(self.draws)}
-            for variable in members:
-                shape = (self.chains, self.draws, *variable.shape)
-                chunks = (self.chains, self.chunk, *variable.shape)
-                _write_array_metadata(
-                    folder / variable.name, shape, chunks, variable.dtype, ("chain", "draw", *variable.dims)
-                )
-                coords |= {dim: np.asarray(labels) for dim, labels in variable.coords.items()}
-            for dim, labels in coords.items():
-                _write_coordinate(folder / dim, dim, labels)
-
-    def set_length(self, length: int) -> None:
-        """Give every array (and the draw numbers) this length, which hides or shows what lies beyond."""
-        for group in ("posterior", "sample_stats"):
-            folder = self.path / (self.prefix + group)
-            for name in [n for g, n in self.arrays if g == group] + ["draw"]:
-                file = folder / name / "zarr.json"
-                metadata = json.loads(file.read_text("utf-8"))
-                axis = metadata["dimension_names"].index("draw")
-                if metadata["shape"][axis] != length:
-                    metadata["shape"][axis] = length
-                    _replace(file, _json(metadata))
-
-
-# -- Zarr v3, as much of it as is needed -----------------------------------------------------------------------------
-
-_GROUP: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-
-
-def _write_array_metadata(
-    folder: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: str, dims: tuple[str, ...]
-) -> None:
-    codecs: list[dict[str, Any]] = [
-        {"name": "bytes", "configuration": {"endian": "little"}},
-        {"name": "crc32c"},
-    ]
-    if dtype == "string":
-        codecs[0] = {"name": "vlen-utf8"}
-    elif np.dtype(dtype).itemsize == 1:
-        codecs[0] = {"name": "bytes"}  # a byte has no order
-    fill = "" if dtype == "string" else _fill(dtype)
-    metadata = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": shape,
-        "data_type": dtype,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},  # one folder, no tree
-        "fill_value": "NaN" if fill != fill else fill,
-        "codecs": codecs,
-        "attributes": {},
-        "dimension_names": dims,
-    }
-    folder.mkdir()
-    _replace(folder / "zarr.json", _json(metadata))
-
-
-def _write_coordinate(folder: Path, dim: str, labels: np.ndarray) -> None:
-    """The labels of one axis, in one chunk."""
-    dtype = "string" if labels.dtype.kind in "USO" else labels.dtype.name
-    _write_array_metadata(folder, labels.shape, (max(1, labels.size),), dtype, (dim,))
-    if dtype == "string":  # vlen-utf8: how many, then each with its length in bytes before it
-        texts = [str(label).encode() for label in labels]
-        content = len(texts).to_bytes(4, "little") + b"".join(len(t).to_bytes(4, "little") + t for t in texts)
-    else:
-        content = labels.astype(labels.dtype.newbyteorder("<")).tobytes()
-    if labels.size:
-        _replace(folder / "c.0", content, google_crc32c.value(content).to_bytes(4, "little"))
-
-
-def _fill(dtype: str) -> Any:
-    """What a reader sees where nothing was written; integers have no NaN."""
-    return np.nan if np.dtype(dtype).kind == "f" else (False if dtype == "bool" else 0)
-
-
-def _bytes(shape: tuple[int, ...], dtype: str) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-
-
-# -- files -----------------------------------------------------------------------------------------------------------
-
-
-def _replace(file: Path, *content: Any, sync: bool = False) -> None:
-    """Write under another name, then rename: a reader sees the old file or the new one, never a part."""
-    partial = file.with_name(file.name + PARTIAL)
-    try:
-        with open(partial, "wb", buffering=0) as out:
-            for piece in content:
-                _write_whole(out, piece)
-            if sync:
-                os.fsync(out.fileno())
-        os.replace(partial, file)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        size = sum(memoryview(piece).nbytes for piece in content)
-        raise OSError(error.errno, f"{os.strerror(error.errno or 0)} ({size} bytes)", str(file)) from error
-    if sync:
-        _sync(file.parent)
-
-
-def _write_whole(out: BinaryIO | io.RawIOBase, piece: Any) -> None:
-    """A raw write may take a part only, when the disk fills up or a signal comes."""
-    rest = memoryview(piece).cast("B")
-    while rest:
-        written = out.write(rest)
-        rest = rest[written:]
-
-
-def _sync(path: Path) -> None:
-    """Force a file, or the names in a folder, to the device."""
-    if os.name == "nt" and path.is_dir():
-        return  # Windows has no way to open a folder, and renames there are not deferred
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _take_lock(path: Path) -> BinaryIO:
-    """The writer's lock; the system frees it when the process ends, however it ends."""
-    lock = open(path / "checkpoint" / "lock", "ab")
-    if os.name == "posix":
-        import fcntl
-
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise StoreError(
-                f"{path} is being written by another process (or another object of this one); wait for it or close it."
-            ) from None
-    return lock
-
-
-def _json(content: Any, what: str = "metadata") -> bytes:
-    """JSON; NumPy numbers and arrays become numbers and lists. ``what`` names the content in the error."""
-    try:
-        return json.dumps(content, indent=1, default=_plain).encode()
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{what} must be made of numbers, texts, lists and dicts that JSON can say: {error}."
-        ) from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    raise TypeError(f"{value!r} is a {type(value).__name__}")
-
-
-def _read_json(file: Path) -> Any:
-    return json.loads(file.read_text("utf-8"))
 
 
 def _read_description(path: Path) -> dict[str, Any]:
@@ -817,7 +511,7 @@ def _read_description(path: Path) -> dict[str, Any]:
             )
         )
     try:
-        description = _read_json(file)
+        description = read_json(file)
         ours = description["format"] == FORMAT
         version = description.get("format_version")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -835,7 +529,7 @@ def _read_description(path: Path) -> dict[str, Any]:
 
 
 def _read_record(path: Path, description: dict[str, Any], name: str, *, state: bool) -> dict[str, Any]:
-    """A commit record, once the draws that it counts (and with ``state`` the state that it names) are there."""
+    """A commit record, once the draws that it counts (with ``state``, also its state) are there."""
     file = path / "checkpoint" / name
     if not file.exists():
         raise StoreError(
@@ -843,7 +537,7 @@ def _read_record(path: Path, description: dict[str, Any], name: str, *, state: b
             "start it again with overwrite=True."
         )
     try:
-        record = _read_json(file)
+        record = read_json(file)
         counts = [record[key] for key in ("serial", "draws", "warmup", "iteration")]
         whole = (
             all(isinstance(count, int) and count >= 0 for count in counts)
@@ -901,41 +595,11 @@ def _clear(path: Path, overwrite: bool) -> None:
             "nothing was deleted: move that away or choose another path."
         )
     (path / "checkpoint").mkdir(exist_ok=True)
-    _take_lock(path).close()
-    _delete((path / n for n in names if n != "run.json"))
+    take_lock(path).close()
+    _delete(path / n for n in names if n != "run.json")
     (path / "run.json").unlink()  # last: until then the folder is known to be a store
 
 
 def _delete(entries: Iterable[Path]) -> None:
     for entry in entries:
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-
-def _check_variables(variables: Sequence[Variable], stats: Mapping[str, str]) -> None:
-    sizes: dict[str, int] = {}
-    names = [v.name for v in variables]
-    for name in [*names, *stats]:
-        if not re.fullmatch(r"[^/\\.\0][^/\\\0]*", name) or name in ("chain", "draw", "zarr.json"):
-            raise InputError(
-                f"{name!r} cannot name a variable: use a word without slashes, other than chain and draw."
-            )
-    if len(set(names)) != len(names):
-        raise InputError(f"the names of variables must differ, got {names}.")
-    for v in variables:
-        if len(v.shape) != len(v.dims) or min(v.shape, default=1) < 1:
-            raise InputError(
-                f"{v.name} has shape {v.shape} and dims {v.dims}: one name for each axis, each of 1 or more."
-            )
-        for dim, size in zip(v.dims, v.shape, strict=True):
-            if sizes.setdefault(dim, size) != size or dim in ("chain", "draw", *names):
-                raise InputError(
-                    f"axis {dim!r} of {v.name} has length {size}; the name is taken by something else."
-                )
-        for dim, labels in v.coords.items():
-            if dim not in v.dims or len(labels) != sizes[dim]:
-                raise InputError(
-                    f"{v.name} has {len(labels)} labels for {dim!r}, its axes are {dict(zip(v.dims, v.shape))}."
-                )
-    for name, dtype in [*((v.name, v.dtype) for v in variables), *stats.items()]:
-        if np.dtype(dtype).kind not in "biuf":
-            raise InputError(f"{name} has dtype {dtype}; a store holds floats, integers and bool.")
