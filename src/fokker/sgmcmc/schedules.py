@@ -39,7 +39,7 @@ class polynomial:
             )
 
     def __call__(self, iteration: Array) -> Array:
-        return (1.0 + iteration / self.b) ** -self.c
+        return (1.0 + jnp.asarray(iteration, float) / self.b) ** -self.c
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class cyclical:
             )
 
     def phase(self, iteration: Array) -> Array:
-        return (iteration % self.period) / self.period
+        return jnp.asarray(iteration % self.period, float) / self.period
 
     def __call__(self, iteration: Array) -> Array:
         return (1.0 + jnp.cos(jnp.pi * self.phase(iteration))) / 2

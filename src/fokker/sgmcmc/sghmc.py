@@ -20,8 +20,9 @@ gradient noise. Under "aboba" gradient noise enters r where the injected noise d
 is compensated exactly there; under "baoab" it passes through a half drift first, and the compensation leaves a bias of
 order eps^2. Without compensation the temperature is too high by about eps V / (2 C) in each.
 
-``resample_momentum`` = k draws r ~ Normal(0, M) anew every k steps (optional in Algorithm 1). The first kick after it
-is half a kick ("symplectic", "baoab"), as in leapfrog, without which the bias would be of order eps.
+``resample_momentum`` = k draws r ~ Normal(0, M) anew every k steps (optional in Algorithm 1). Two departures keep
+the bias at order eps^2 for a fixed time k eps: under "symplectic" and "baoab" the first kick afterwards is half a kick, as in leapfrog, and
+under "symplectic" the fresh r has the covariance (M^-1 - eps/2 M^-1 C M^-1)^-1 that the scheme gives to r.
 """
 
 from __future__ import annotations
@@ -99,6 +100,13 @@ class sghmc:
             momentum = times(M_root.astype(theta.dtype), normal(key, theta.shape, START, theta.dtype))
             return State(position, momentum, jnp.zeros((), jnp.int32), grad.init(position))
 
+        def fresh_momentum(key: Any, theta: Array, eps: Array) -> Array:
+            """Normal(0, M), or the law of the scheme's own momentum where that is off by order eps."""
+            z = normal(key, theta.shape, RESAMPLE, theta.dtype)
+            if self.integrator == "symplectic":
+                z = z / jnp.sqrt(1 - eps / 2 * rates.astype(theta.dtype))
+            return times(W.astype(theta.dtype), z)
+
         def start(key: Any, state: State) -> tuple[Array, Any, Array, Array, Any]:
             """theta, unravel, r, the share of a whole kick that comes first in this step, eps."""
             theta, unravel = ravel_pytree(state.position)
@@ -106,11 +114,7 @@ class sghmc:
             if self.resample_momentum is None:
                 return theta, unravel, state.momentum, jnp.ones((), theta.dtype), eps
             fresh = state.iteration % self.resample_momentum == 0
-            momentum = jax.lax.cond(
-                fresh,
-                lambda: times(M_root.astype(theta.dtype), normal(key, theta.shape, RESAMPLE, theta.dtype)),
-                lambda: state.momentum,
-            )
+            momentum = jax.lax.cond(fresh, lambda: fresh_momentum(key, theta, eps), lambda: state.momentum)
             return theta, unravel, momentum, jnp.where(fresh, 0.5, 1.0).astype(theta.dtype), eps
 
         def unsplit_step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
