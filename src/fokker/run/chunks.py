@@ -112,16 +112,16 @@ class Draws:
             self._buffers[key][:, at : at + count] = given[:, first : first + count]
         self.length += count
 
-    def write(self) -> list[tuple[Path, bool]]:
-        """The chunk in hand onto disk; its files, and whether each took the place of another."""
+    def write(self) -> list[Path]:
+        """The chunk in hand onto disk; its files."""
         index = (self.length - 1) // self.chunk
         written = []
         for key, buffer in self._buffers.items():
             file = self.file(key, index)
             content = buffer.reshape(-1).view(np.uint8)
-            replaced = file.exists()
-            replace(file, content, google_crc32c.value(content).to_bytes(4, "little"))
-            written.append((file, replaced))
+            checksum = google_crc32c.value(content).to_bytes(4, "little")
+            replace(file, content, checksum, durable=file.exists())  # a commit may rely on the one replaced
+            written.append(file)
         return written
 
     def load_partial(self) -> None:

@@ -11,14 +11,14 @@
 
 The commit. Chunk files and the state are each written under another name and renamed; last, one rename
 replaces commit.json, which names the state file and its checksum. So whatever instant a writer is killed at,
-commit.json, the draws that it counts and the state agree, and no more is lost than the chunk in hand. A partial
-chunk is written at ``flush`` and rewritten when it is full: its first rows stay the same bytes, so either
-version of the file will do. Draws beyond the committed length that a killed writer left are never read, and are
-written again.
+commit.json, the draws that it counts and the state agree, and no more is lost than the chunk in hand. A
+partial chunk is written at ``flush`` and rewritten when it is full: its first rows stay the same bytes, so
+either version of the file will do. Draws beyond the committed length that a killed writer left are never
+read, and are written again.
 
-Files are also forced to the device (fsync), which matters only if the power fails: always when a partial chunk
-is replaced, otherwise as often as keeps its cost below 2 % of the time. The last commit of that kind is
-remembered in checkpoint/synced.json; ``recover=True`` goes back to it.
+A commit is also forced to the device (fsync), which matters only if the power fails, when that is expected to
+cost less than 2 % of the time since the last such commit, and once a minute. It is remembered in
+checkpoint/synced.json; ``recover=True`` goes back to it.
 """
 
 from __future__ import annotations
@@ -47,14 +47,20 @@ FORMAT, VERSION = "fokker run", 1
 CHUNK_BYTES = 4 << 20  # of all variables together: large enough for the disk, small enough to lose
 CHUNK_DRAWS = 20_000  # and never longer than this
 COMMIT_SECONDS = 5.0  # a slow run writes its partial chunk this often
-SYNC_SHARE = 0.02  # of the time, at most, goes into forcing files to the device
+SYNC_SHARE, SYNC_SECONDS = (
+    0.02,
+    60.0,
+)  # of the time may go into forcing files to the device; at least this often
 OURS = {"zarr.json", "run.json", "checkpoint", "audit"} | {
     warmup + group for warmup in ("", "warmup_") for group in ("posterior", "sample_stats")
 }
 
 
 class Checkpoint(NamedTuple):
-    """Where a run stands: ``state`` is the one after the last of ``draws`` draws, at ``iteration``."""
+    """Where a run stands: ``state`` is the one after the last of ``draws`` draws, at ``iteration``.
+
+    Before the first commit of a run ``state`` is empty.
+    """
 
     draws: int
     iteration: int
@@ -90,7 +96,8 @@ class Store:
             None  # handed in, not yet committed
         )
         self._committed_at = time.monotonic()
-        self._synced_at, self._sync_cost = -np.inf, 0.0
+        self._synced_at, self._sync_cost = -np.inf, 0.0  # seconds that the last one took
+        self._synced_chunks = 0
         self._unsynced: list[Path] = []
         synced = path / "checkpoint" / "synced.json"
         self._synced_state = (
@@ -116,8 +123,8 @@ class Store:
         """An empty store for ``draws`` draws of ``chains`` chains, and ``warmup`` warm-up draws if kept.
 
         stats: {name: dtype}, one number a draw and chain. settings: anything that JSON can say. chunk: draws
-        in one chunk; None takes about 4 MB and at most 20,000 draws. What is at ``path`` is replaced only if it
-        is a store and ``overwrite`` is set; anything else that is there is left alone, always.
+        in one chunk; None takes about 4 MB and at most 20,000 draws. What is at ``path`` is replaced only if
+        it is a store and ``overwrite`` is set; anything else that is there is left alone, always.
         """
         path = Path(path)
         stats = {name: np.dtype(dtype).name for name, dtype in stats.items()}
@@ -249,7 +256,7 @@ class Store:
                 part.put(values, stats, done, take)
                 done += take
                 if part.at_chunk_end():
-                    self._note_written(part.write())
+                    self._unsynced += part.write()
                     full = True
             if full or time.monotonic() - self._committed_at > COMMIT_SECONDS:
                 self._flush(state, iteration, dict(extra or {}))
@@ -405,15 +412,14 @@ class Store:
     def _flush(self, state: Sequence[np.ndarray], iteration: int, extra: dict[str, Any]) -> None:
         for part in self._parts():
             if not part.at_chunk_end() and part.length != part.committed:
-                self._note_written(part.write())
+                self._unsynced += part.write()
         self._commit(state, iteration, extra)
 
-    def _note_written(self, written: list[tuple[Path, bool]]) -> None:
-        """Chunk files are forced to the device later, unless they replace one that a commit may rely on."""
-        for file, replaced in written:
-            self._unsynced.append(file)
-            if replaced:
-                self._synced_at = -np.inf
+    def _sync_is_due(self, now: float) -> bool:
+        """Whether to force what is pending to the device, by what the last time cost."""
+        elapsed = now - self._synced_at
+        expected = self._sync_cost * (1 + len(self._unsynced) / (1 + self._synced_chunks))
+        return expected <= SYNC_SHARE * elapsed or elapsed > SYNC_SECONDS
 
     def _commit(self, state: Sequence[np.ndarray], iteration: int, extra: dict[str, Any]) -> None:
         folder = self.path / "checkpoint"
@@ -433,7 +439,7 @@ class Store:
         }
         text = to_json(record, "extra")
         start = time.monotonic()
-        durable = start - self._synced_at >= self._sync_cost / SYNC_SHARE
+        durable = self._sync_is_due(start)
         replace(file, data)
         if durable:
             for written in (*self._unsynced, file, *{f.parent for f in self._unsynced}, folder):
@@ -441,8 +447,9 @@ class Store:
         replace(folder / "commit.json", text, durable=durable)
         if durable:
             replace(folder / "synced.json", text, durable=True)
+            chunks = len(self._unsynced)
             self._unsynced.clear()
-            self._synced_at = time.monotonic()
+            self._synced_at, self._synced_chunks = time.monotonic(), chunks
             self._sync_cost = self._synced_at - start
             self._synced_state = file
         for old in folder.glob("state-*"):
