@@ -13,9 +13,33 @@ __version__ = "0.1.0"
 # Public name -> module that defines it. The imports at the end tell the same to type checkers and editors
 # (tests/test_package.py holds the two together).
 _EXPORTS = {
-    "Recipe": "fokker.recipe.recipe",
+    "glm": "fokker.linear_models",
     "check": "fokker.recipe.check",
+    "Recipe": "fokker.recipe.recipe",
     "recover_curl": "fokker.recipe.recover",
+    "control_variates": "fokker.run.gradients",
+    "minibatch": "fokker.run.gradients",
+    "svrg": "fokker.run.gradients",
+    "find_mode": "fokker.run.mode",
+    "Run": "fokker.run.result",
+    "open": "fokker.run.sample",
+    "resume": "fokker.run.sample",
+    "sample": "fokker.run.sample",
+    "hmc": "fokker.sgmcmc.hmc",
+    "level_set": "fokker.sgmcmc.metrics",
+    "psgld": "fokker.sgmcmc.psgld",
+    "rmhmc": "fokker.sgmcmc.rmhmc",
+    "rmld": "fokker.sgmcmc.rmld",
+    "cyclical": "fokker.sgmcmc.schedules",
+    "polynomial": "fokker.sgmcmc.schedules",
+    "sgfs": "fokker.sgmcmc.sgfs",
+    "sghmc": "fokker.sgmcmc.sghmc",
+    "sgld": "fokker.sgmcmc.sgld",
+    "sgnht": "fokker.sgmcmc.sgnht",
+    "sgrhmc": "fokker.sgmcmc.sgrhmc",
+    "sgrld": "fokker.sgmcmc.sgrld",
+    "Target": "fokker.target",
+    "per_row": "fokker.target",
 }
 
 __all__ = ["errors", *sorted(_EXPORTS)]
@@ -34,6 +58,30 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from fokker.linear_models import glm as glm
     from fokker.recipe.check import check as check
     from fokker.recipe.recipe import Recipe as Recipe
     from fokker.recipe.recover import recover_curl as recover_curl
+    from fokker.run.gradients import control_variates as control_variates
+    from fokker.run.gradients import minibatch as minibatch
+    from fokker.run.gradients import svrg as svrg
+    from fokker.run.mode import find_mode as find_mode
+    from fokker.run.result import Run as Run
+    from fokker.run.sample import open as open
+    from fokker.run.sample import resume as resume
+    from fokker.run.sample import sample as sample
+    from fokker.sgmcmc.hmc import hmc as hmc
+    from fokker.sgmcmc.metrics import level_set as level_set
+    from fokker.sgmcmc.psgld import psgld as psgld
+    from fokker.sgmcmc.rmhmc import rmhmc as rmhmc
+    from fokker.sgmcmc.rmld import rmld as rmld
+    from fokker.sgmcmc.schedules import cyclical as cyclical
+    from fokker.sgmcmc.schedules import polynomial as polynomial
+    from fokker.sgmcmc.sgfs import sgfs as sgfs
+    from fokker.sgmcmc.sghmc import sghmc as sghmc
+    from fokker.sgmcmc.sgld import sgld as sgld
+    from fokker.sgmcmc.sgnht import sgnht as sgnht
+    from fokker.sgmcmc.sgrhmc import sgrhmc as sgrhmc
+    from fokker.sgmcmc.sgrld import sgrld as sgrld
+    from fokker.target import Target as Target
+    from fokker.target import per_row as per_row

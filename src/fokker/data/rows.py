@@ -24,11 +24,15 @@ def check_rows(data: Any) -> int:
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
         name, array = "data" + jax.tree_util.keystr(path), np.asarray(leaf)
         if array.ndim == 0 or array.dtype.kind not in "fiub":
-            raise InputError(f"{name} must be an array of numbers with rows first, got {array.dtype} {array.shape}.")
+            raise InputError(
+                f"{name} must be an array of numbers with rows first, got {array.dtype} {array.shape}."
+            )
         lengths.add(len(array))
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             row = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
-            raise InputError(f"{name} has values that are not finite, first in row {row}; drop or impute such rows.")
+            raise InputError(
+                f"{name} has values that are not finite, first in row {row}; drop or impute such rows."
+            )
     if len(lengths) != 1:
         raise InputError(f"the arrays of data must have the same number of rows, got {sorted(lengths)}.")
     if not (size := lengths.pop()):

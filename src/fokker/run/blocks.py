@@ -47,9 +47,7 @@ class Feed:
     def batch(self, data: Any, index: Array, i: Array) -> Any:
         if self.kind == "windows":
             start = index[i]
-            return jax.tree.map(
-                lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, self.batch_size), data
-            )
+            return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, self.batch_size), data)
         if self.kind == "stacked":
             return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), data)
         return data if self.kind == "whole" else None
@@ -92,7 +90,9 @@ def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) 
         def draw(k: Array, carry: tuple[Any, Array, Any]) -> tuple[Any, Array, Any]:
             state, info = to_next_draw(k, carry[0])
             positions = jax.lax.dynamic_update_index_in_dim(carry[1], state.position, k, 0)
-            infos = jax.tree.map(lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, k, 0), carry[2], info)
+            infos = jax.tree.map(
+                lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, k, 0), carry[2], info
+            )
             return state, positions, infos
 
         shapes = jax.eval_shape(lambda s: to_next_draw(jnp.zeros((), jnp.int32), s)[1], state)

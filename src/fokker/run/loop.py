@@ -59,9 +59,13 @@ class Chains:
         if plan.source is not None:
             row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(plan.source.rows(0, 1)))
             assert plan.batch_size is not None
-            self._max_steps = max(1, min(self._max_steps, blocks.MAX_BATCH_BYTES // (row_bytes * plan.batch_size)))
+            self._max_steps = max(
+                1, min(self._max_steps, blocks.MAX_BATCH_BYTES // (row_bytes * plan.batch_size))
+            )
         group = plan.chains if plan.share_batches else None
-        self.capacity = blocks.capacity_for(plan.layout.size * (group or 1), itemsize, plan.thin, self._max_steps)
+        self.capacity = blocks.capacity_for(
+            plan.layout.size * (group or 1), itemsize, plan.thin, self._max_steps
+        )
         self._data: Any = None
         if plan.batches is not None:
             feed = blocks.Feed("windows", plan.batches.batch_size)
@@ -76,11 +80,21 @@ class Chains:
         self._advance = blocks.program(self._bound, feed, self.capacity, group)
         self._words = [jnp.asarray(random.chain_words(plan.seed, c)) for c in range(plan.chains)]
         self._stacked = jnp.stack(self._words)
-        self._workers = 1 if group else min(plan.chains, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        self._workers = (
+            1
+            if group
+            else min(
+                plan.chains,
+                len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            )
+        )
         self._pool = ThreadPoolExecutor(self._workers) if self._workers > 1 else None
         self._no_index = jnp.zeros(1, jnp.int32)
         inits = [
-            self._bound.init(jnp.asarray(start), Key(jnp.asarray(random.chain_words(plan.seed, c, random.INIT)), jnp.uint32(0)))
+            self._bound.init(
+                jnp.asarray(start),
+                Key(jnp.asarray(random.chain_words(plan.seed, c, random.INIT)), jnp.uint32(0)),
+            )
             for c, start in enumerate(plan.starts)
         ]
         self.states = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *inits)] if group else inits
@@ -137,14 +151,20 @@ class Chains:
         values = positions[0].swapaxes(0, 1) if shared else np.stack(positions)
         infos = [_named(block.info) for block in done]
         info = {
-            name: infos[0][name][:draws].swapaxes(0, 1) if shared else np.stack([i[name][:draws] for i in infos])
+            name: infos[0][name][:draws].swapaxes(0, 1)
+            if shared
+            else np.stack([i[name][:draws] for i in infos])
             for name in infos[0]
         }
         iterations = self.iteration - thin * np.arange(draws - 1, -1, -1)
         schedule = getattr(self.plan.kernel, "schedule", None)
         if isinstance(schedule, cyclical) and schedule.exploration > 0:
             keep = np.asarray(schedule.phase(iterations - 1) >= schedule.exploration)
-            values, info, iterations = values[:, keep], {k: v[:, keep] for k, v in info.items()}, iterations[keep]
+            values, info, iterations = (
+                values[:, keep],
+                {k: v[:, keep] for k, v in info.items()},
+                iterations[keep],
+            )
         return Advance(values, info, iterations)
 
     def _feed(self, unit: int, first: int, steps: int) -> tuple[Any, Any]:
@@ -161,7 +181,9 @@ class Chains:
             got = plan.source.batches(chain, first, max(steps, 1), plan.batch_size, plan.seed)
             steps = max(steps, 1)
             pad = self._max_steps - steps
-            return jax.tree.map(lambda leaf: jnp.asarray(np.pad(leaf, [(0, pad)] + [(0, 0)] * (leaf.ndim - 1))), got), self._no_index
+            return jax.tree.map(
+                lambda leaf: jnp.asarray(np.pad(leaf, [(0, pad)] + [(0, 0)] * (leaf.ndim - 1))), got
+            ), self._no_index
         return self._data, self._no_index
 
     def _until_refresh(self) -> int:
@@ -196,7 +218,9 @@ class Chains:
 
     # --- health -----------------------------------------------------------------------------------------------------
 
-    def _check_finite(self, done: list[blocks.Block], before: list[Any], first: int, draws: int, thin: int) -> None:
+    def _check_finite(
+        self, done: list[blocks.Block], before: list[Any], first: int, draws: int, thin: int
+    ) -> None:
         for unit, block in enumerate(done):
             positions = np.asarray(block.positions)[:draws]
             finite = np.isfinite(positions).all(axis=-1)
@@ -213,7 +237,9 @@ class Chains:
 
         def advance(state: Any, steps: int) -> Any:
             data, index = self._feed(unit, iteration, steps)
-            return self._advance(state, words, jnp.uint32(iteration), jnp.int32(1), jnp.int32(steps), data, index).state
+            return self._advance(
+                state, words, jnp.uint32(iteration), jnp.int32(1), jnp.int32(steps), data, index
+            ).state
 
         for _ in range(failure.good):
             state, iteration = advance(state, failure.thin), iteration + failure.thin
@@ -226,7 +252,8 @@ class Chains:
         last = np.asarray(previous.position)[chain] if plan.share_batches else np.asarray(previous.position)
         bad = int(np.argmin(np.isfinite(entries)))
         what = [
-            name for name, leaf in _named_fields(state)
+            name
+            for name, leaf in _named_fields(state)
             if name != "position" and not np.isfinite(np.asarray(leaf, dtype=float)).all()
         ]
         also = f" (with {', '.join(what)})" if what else ""

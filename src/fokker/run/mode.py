@@ -31,7 +31,9 @@ def find_mode(target: Target, init: Any) -> Any:
     flat = target.ravelled(unravel)
     theta = np.asarray(vector, dtype=np.float64)
     size = 0 if flat.log_likelihood is None else rows(flat)
-    stages = [(0, 100)] if not size else [(min(size, max(10_000, int(size * share))), n) for share, n in STAGES]
+    stages = (
+        [(0, 100)] if not size else [(min(size, max(10_000, int(size * share))), n) for share, n in STAGES]
+    )
     evaluate = jax.jit(lambda t, batch: _likelihood(flat, t, batch))
     prior = jax.jit(lambda t: (flat.log_prior(t), prior_gradient(flat, t)))
     for i, (used, iterations) in enumerate(stages):
@@ -43,7 +45,10 @@ def find_mode(target: Target, init: Any) -> Any:
             value, grad = (np.asarray(v, dtype=np.float64) for v in prior(x))
             for first in range(0, used, CHUNK):
                 more, more_grad = evaluate(x, take(flat.data, first, min(first + CHUNK, used)))
-                value, grad = value + float(more) * size / used, grad + np.asarray(more_grad, np.float64) * size / used
+                value, grad = (
+                    value + float(more) * size / used,
+                    grad + np.asarray(more_grad, np.float64) * size / used,
+                )
             return -float(value), -grad
 
         found = minimize(potential, theta, jac=True, method="L-BFGS-B", options={"maxiter": iterations})

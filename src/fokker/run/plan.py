@@ -106,7 +106,11 @@ class Plan:
         if self.target.log_likelihood is None:
             return float(self.target.log_prior(theta))
         rows = min(100, self.source.size or 100) if self.source is not None else 100
-        few = self.source.rows(0, rows) if self.source is not None else jax.tree.map(lambda x: x[:rows], self.target.data)
+        few = (
+            self.source.rows(0, rows)
+            if self.source is not None
+            else jax.tree.map(lambda x: x[:rows], self.target.data)
+        )
         return float(self.target.log_density(theta, few))
 
 
@@ -135,7 +139,12 @@ def make_plan(
     dtype: str,
 ) -> Plan:
     """Check and convert everything a user gives. Runs inside the precision context of the run."""
-    for name, value, least in (("draws", draws, 1), ("warmup", warmup, 0), ("thin", thin, 1), ("chains", chains, 1)):
+    for name, value, least in (
+        ("draws", draws, 1),
+        ("warmup", warmup, 0),
+        ("thin", thin, 1),
+        ("chains", chains, 1),
+    ):
         if not isinstance(value, (int, np.integer)) or value < least:
             raise InputError(f"{name} must be a whole number >= {least}, got {value!r}.")
     if dtype not in ("float32", "float64"):
@@ -180,19 +189,35 @@ def make_plan(
             raise InputError(f"the centre has {centre.size} entries, the parameters have {lay.size}.")
         gradient = dataclasses.replace(gradient, centre=centre)
     plan = Plan(
-        flat, kernel, gradient, lay, starts, int(draws), int(warmup), int(thin), int(seed), dtype, windows, source,
-        batch_size, share_batches,
+        flat,
+        kernel,
+        gradient,
+        lay,
+        starts,
+        int(draws),
+        int(warmup),
+        int(thin),
+        int(seed),
+        dtype,
+        windows,
+        source,
+        batch_size,
+        share_batches,
     )
     _check_target(plan)
     return plan
 
 
-def _starts(target: Target, init: Any, chains: int, seed: int, dtype: str) -> tuple[tuple[np.ndarray, ...], Layout]:
+def _starts(
+    target: Target, init: Any, chains: int, seed: int, dtype: str
+) -> tuple[tuple[np.ndarray, ...], Layout]:
     """Where the chains begin: one pytree for all, a list of pytrees, or a function of a JAX key."""
     if init is None:
         init = target.start
     if init is None:
-        raise InputError("the run needs a start: pass init= as a pytree of arrays, a list of one per chain, or a function of a key.")
+        raise InputError(
+            "the run needs a start: pass init= as a pytree of arrays, a list of one per chain, or a function of a key."
+        )
     if callable(init):
         keys = jax.random.split(jax.random.key(seed), chains)
         points = [init(keys[c]) for c in range(chains)]
@@ -221,14 +246,22 @@ def _check_target(plan: Plan) -> None:
     try:
         prior = jax.eval_shape(target.log_prior, theta)
     except (TypeError, KeyError, IndexError, AttributeError) as error:
-        raise InputError(f"log_prior could not be evaluated at init: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"log_prior could not be evaluated at init: {type(error).__name__}: {error}"
+        ) from error
     if prior.shape != ():
         what = "log_prior" if target.log_likelihood is not None else "the log density"
         raise InputError(f"{what} must return a scalar, got shape {prior.shape}; sum it over its entries.")
     if target.log_likelihood is None:
         return
-    few = min(3, plan.source.size or 3) if plan.source is not None else min(3, len(jax.tree.leaves(target.data)[0]))
-    batch = plan.source.rows(0, few) if plan.source is not None else jax.tree.map(lambda x: x[:few], target.data)
+    few = (
+        min(3, plan.source.size or 3)
+        if plan.source is not None
+        else min(3, len(jax.tree.leaves(target.data)[0]))
+    )
+    batch = (
+        plan.source.rows(0, few) if plan.source is not None else jax.tree.map(lambda x: x[:few], target.data)
+    )
     try:
         rows = jax.eval_shape(target.log_likelihood, theta, batch)
     except (TypeError, KeyError, IndexError, AttributeError, ValueError) as error:

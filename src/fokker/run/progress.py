@@ -62,7 +62,9 @@ class Progress:
 
     def start(self, plan: Plan, done: int) -> None:
         self._plan = plan
-        self._note = "" if plan.source is None or plan.source.resumable else "not resumable: batches from an iterator"
+        self._note = (
+            "" if plan.source is None or plan.source.resumable else "not resumable: batches from an iterator"
+        )
         if self._bar is None:
             return
         if "note" in self._tasks:
@@ -104,9 +106,14 @@ class Progress:
         record = np.concatenate(self._watched, axis=1).astype(np.float64)
         if record.shape[1] < 20:
             return ""
-        ess = min(float(array_stats.ess(record[:, :, i], chain_axis=0, draw_axis=1)) for i in range(record.shape[2]))
+        ess = min(
+            float(array_stats.ess(record[:, :, i], chain_axis=0, draw_axis=1)) for i in range(record.shape[2])
+        )
         words = f"ESS {ess:,.0f} of {record.shape[0] * record.shape[1]:,} seen"
         if record.shape[0] > 1:
-            rhat = max(float(array_stats.rhat(record[:, :, i], chain_axis=0, draw_axis=1)) for i in range(record.shape[2]))
+            rhat = max(
+                float(array_stats.rhat(record[:, :, i], chain_axis=0, draw_axis=1))
+                for i in range(record.shape[2])
+            )
             words = f"R-hat {rhat:.2f}  {words}"
         return words

@@ -64,12 +64,12 @@ def sample(
             f"target must be a fokker.Target, got {type(target).__name__}; "
             "for a plain log density use fokker.Target.from_log_density(f)."
         )
-    kernel = sghmc() if kernel is None else kernel
-    gradient = minibatch() if gradient is None else gradient
+    move: Kernel = sghmc() if kernel is None else kernel
+    estimator: Gradient = minibatch() if gradient is None else gradient
     warmup = min(draws * thin, 10_000) if warmup is None else warmup
     with _precision(dtype):
         plan = make_plan(
-            target, kernel, gradient, init=init, draws=draws, warmup=warmup, thin=thin, chains=chains,
+            target, move, estimator, init=init, draws=draws, warmup=warmup, thin=thin, chains=chains,
             batch_size=batch_size, batches=batches, share_batches=share_batches, seed=seed, dtype=dtype,
         )  # fmt: skip
         keep = None if store is None else Path(store)
@@ -100,12 +100,11 @@ def resume(
     settings = kept.settings
     if target is None:
         raise InputError("resume needs the target again: fokker.resume(path, target, kernel).")
-    kernel = sghmc() if kernel is None else kernel
-    gradient = minibatch() if gradient is None else gradient
+    estimator: Gradient = minibatch() if gradient is None else gradient
     with _precision(settings["dtype"]):
-        kernel = _as_chosen(kernel, settings["chosen"])
+        move = _as_chosen(sghmc() if kernel is None else kernel, settings["chosen"])
         plan = make_plan(
-            target, kernel, gradient, init=init, draws=max(draws or 0, settings["draws"]),
+            target, move, estimator, init=init, draws=max(draws or 0, settings["draws"]),
             warmup=settings["warmup"], thin=settings["thin"], chains=settings["chains"],
             batch_size=settings["batch_size"], batches=settings["batches"],
             share_batches=settings["share_batches"], seed=settings["seed"], dtype=settings["dtype"],
@@ -113,7 +112,9 @@ def resume(
         plan = _place_centre(plan)
         _compare(settings, plan.settings(), path)
         if plan.source is not None and not plan.source.resumable:
-            raise StoreError(f"the run at {path} read batches from an iterator that cannot be rewound; start a new run.")
+            raise StoreError(
+                f"the run at {path} read batches from an iterator that cannot be rewound; start a new run."
+            )
         if plan.draws > settings["draws"]:
             kept.extend(plan.draws)
         chains = Chains(plan)
@@ -159,7 +160,10 @@ def _place_centre(plan: Plan) -> Plan:
 
 def _as_chosen(kernel: Kernel, chosen: dict[str, Any]) -> Kernel:
     """The kernel with the settings that the run once chose itself."""
-    values = {name: np.asarray(value) if isinstance(value, list) else value for name, value in chosen.get("kernel", {}).items()}
+    values = {
+        name: np.asarray(value) if isinstance(value, list) else value
+        for name, value in chosen.get("kernel", {}).items()
+    }
     fields = {f.name for f in dataclasses.fields(kernel)}  # type: ignore[arg-type]
     if getattr(kernel, "adapt_steps", 0) is None:
         values.setdefault("adapt_steps", chosen.get("adapt_steps"))
@@ -200,7 +204,9 @@ def _run(plan: Plan, chosen: dict[str, Any], path: Path | None, overwrite: bool,
     return _loop(plan, chosen, chains, kept, 0, bar)
 
 
-def _loop(plan: Plan, chosen: dict[str, Any], chains: Chains, kept: Store | None, done: int, bar: Progress) -> Run:
+def _loop(
+    plan: Plan, chosen: dict[str, Any], chains: Chains, kept: Store | None, done: int, bar: Progress
+) -> Run:
     sink = _Memory(plan) if kept is None else _ToStore(plan, kept)
     bar.start(plan, done)
     try:
@@ -213,9 +219,12 @@ def _loop(plan: Plan, chosen: dict[str, Any], chains: Chains, kept: Store | None
     return _finish(plan, chosen, chains, sink, kept, state)
 
 
-def _finish(plan: Plan, chosen: dict[str, Any], chains: Chains, sink: Any, kept: Store | None, state: str) -> Run:
+def _finish(
+    plan: Plan, chosen: dict[str, Any], chains: Chains, sink: Any, kept: Store | None, state: str
+) -> Run:
     if kept is None:
-        return Run.from_memory(plan, chosen, *sink.datasets(), state=state)
+        values, stats = sink.datasets()
+        return Run.from_memory(plan, chosen, values, stats, state)
     if state == "complete":
         kept.close()
     else:
@@ -257,5 +266,3 @@ class _ToStore:
 
     def append(self, draws: Advance, state: list[np.ndarray], iteration: int) -> None:
         self._store.append(self._plan.layout.split(draws.positions), draws.info, state, iteration)
-
-

@@ -23,7 +23,8 @@ class BoundGradient(NamedTuple):
 class Gradient(Protocol):
     """How a batch becomes a gradient, and what is known of its noise. Settings only."""
 
-    noise: str
+    @property
+    def noise(self) -> str: ...  # the form of its noise estimate, "none" if it has none
 
     def bind(self, target: Target) -> BoundGradient: ...
 
