@@ -163,6 +163,11 @@ def test_a_foreign_reader_sees_nan_until_the_run_closes(tmp_path):
         theta = tree["posterior"]["theta"].values
     assert theta.shape == (CHAINS, 10, 3) and np.isnan(theta[:, 4:]).all()
     np.testing.assert_array_equal(theta[:, :4], draws(0, 4)[0]["theta"])
+    store.flush()
+    with xarray.open_datatree(path, engine="zarr") as tree:
+        theta = tree["posterior"]["theta"].values
+    np.testing.assert_array_equal(theta[:, :6], draws(0, 6)[0]["theta"])
+    assert np.isnan(theta[:, 6:]).all()
     store.close()
     with xarray.open_datatree(path, engine="zarr") as tree:
         for name, want in draws(0, 6)[0].items():
