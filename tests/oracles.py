@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,9 @@ from jax.flatten_util import ravel_pytree
 from scipy.linalg import solve_discrete_lyapunov
 
 from fokker.numeric import random_jax
+from fokker.sgmcmc.kernel import BoundGradient
+from fokker.sgmcmc.matrix import as_dense
+from fokker.target import Target
 
 STREAMS = 6  # of random numbers that `linear_step` reads off; the last one is for gradients
 GRADIENT_STREAM = 5
@@ -85,3 +90,54 @@ def weighted_slope(h, bias, error):
     centre = (w * x).sum() / w.sum()
     spread = (w * (x - centre) ** 2).sum()
     return (w * (x - centre) * y).sum() / spread, spread**-0.5
+
+
+# --- Gaussian targets with a gradient noise that is known -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class noisy:
+    """The exact gradient plus Normal(0, V), with ``known`` reported as its covariance. None, None: no noise."""
+
+    V: Any = None
+    known: Any = None
+    noise: str = "dense"
+
+    def bind(self, target):
+        def estimate(key, position, batch, aux):
+            grad_u = -jax.grad(target.log_prior)(position)
+            if self.V is not None:
+                z = random_jax.normal(key, position.shape, GRADIENT_STREAM, position.dtype)
+                grad_u = grad_u + root_of(self.V, position.size) @ z
+            return grad_u, self.known, aux
+
+        return BoundGradient(lambda position: None, estimate)
+
+
+def root_of(V, d):
+    """A symmetric root, which exists for V = 0 too."""
+    values, turn = jnp.linalg.eigh(as_dense(jnp.asarray(V), d))
+    return turn * jnp.sqrt(jnp.maximum(values, 0.0)) @ turn.T
+
+
+def gaussian(A):
+    return Target.from_log_density(lambda x: -0.5 * x @ as_dense(A, x.size) @ x)
+
+
+def read_off(kernel, target, gradient, d):
+    bound = kernel.bind(target, gradient)
+    state = bound.init(jnp.linspace(-1.0, 2.0, d), jax.random.key(1))
+    return linear_step(bound.step, state, d)
+
+
+def preconditioner(rng, d, form):
+    """P in its form, its inverse, and its symmetric root as a matrix."""
+    if form == "scalar":
+        P, half = np.array(0.7), np.sqrt(0.7) * np.eye(d)
+    elif form == "diagonal":
+        P = rng.uniform(0.4, 1.6, d)
+        half = np.diag(np.sqrt(P))
+    else:
+        P = spd(rng, d, 0.4, 1.6)
+        half = np.asarray(root_of(P, d))
+    return jnp.asarray(P), jnp.asarray(np.linalg.inv(P) if P.ndim == 2 else 1 / P), half

@@ -6,9 +6,6 @@ to ``SAMPLERS``: how it is made with a preconditioner P (the diffusion, or the i
 of a coordinate with curvature a in the whitened coordinates P^-1/2 theta.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,46 +13,11 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.linalg import expm, solve_discrete_lyapunov
 
-from fokker.numeric import random_jax
-from fokker.sgmcmc.kernel import BoundGradient
-from fokker.sgmcmc.matrix import LowRank, as_dense, compensated_normal, root, times
-from fokker.sgmcmc.psgld import psgld
-from fokker.sgmcmc.sgfs import sgfs
 from fokker.sgmcmc.sghmc import sghmc
 from fokker.sgmcmc.sgld import sgld
-from fokker.target import Target
-from tests.oracles import GRADIENT_STREAM, linear_step, slope, spd, stationary_covariance
+from tests.oracles import gaussian, linear_step, noisy, preconditioner, read_off, slope, spd, stationary_covariance
 
 FRICTION = 1.3
-
-
-@dataclass(frozen=True)
-class noisy:
-    """The exact gradient plus Normal(0, V), with ``known`` reported as its covariance. None, None: no noise."""
-
-    V: Any = None
-    known: Any = None
-    noise: str = "dense"
-
-    def bind(self, target):
-        def estimate(key, position, batch, aux):
-            grad_u = -jax.grad(target.log_prior)(position)
-            if self.V is not None:
-                z = random_jax.normal(key, position.shape, GRADIENT_STREAM, position.dtype)
-                grad_u = grad_u + root_of(self.V, position.size) @ z
-            return grad_u, self.known, aux
-
-        return BoundGradient(lambda position: None, estimate)
-
-
-def root_of(V, d):
-    """A symmetric root, which exists for V = 0 too."""
-    values, turn = jnp.linalg.eigh(as_dense(jnp.asarray(V), d))
-    return turn * jnp.sqrt(jnp.maximum(values, 0.0)) @ turn.T
-
-
-def gaussian(A):
-    return Target.from_log_density(lambda x: -0.5 * x @ as_dense(A, x.size) @ x)
 
 
 # --- the closed forms, per curvature a, step h and (gradient noise not compensated) dV, in whitened coordinates -----
@@ -96,25 +58,6 @@ SAMPLERS = {
     "sghmc baoab": (under_hmc("baoab"), baoab_variance, None),
 }
 FORMS = {(1, "scalar"), (5, "diagonal"), (5, "dense"), (20, "dense"), (200, "scalar"), (200, "diagonal")}
-
-
-def preconditioner(rng, d, form):
-    """P in its form, its inverse, and its symmetric root as a matrix."""
-    if form == "scalar":
-        P, half = np.array(0.7), np.sqrt(0.7) * np.eye(d)
-    elif form == "diagonal":
-        P = rng.uniform(0.4, 1.6, d)
-        half = np.diag(np.sqrt(P))
-    else:
-        P = spd(rng, d, 0.4, 1.6)
-        half = np.asarray(root_of(P, d))
-    return jnp.asarray(P), jnp.asarray(np.linalg.inv(P) if P.ndim == 2 else 1 / P), half
-
-
-def read_off(kernel, target, gradient, d):
-    bound = kernel.bind(target, gradient)
-    state = bound.init(jnp.linspace(-1.0, 2.0, d), jax.random.key(1))
-    return linear_step(bound.step, state, d)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

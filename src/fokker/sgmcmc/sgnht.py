@@ -83,10 +83,10 @@ class sgnht:
         check_positive("step_size", self.step_size)
         check_positive("diffusion", self.diffusion)
         check_positive("inertia", self.inertia)
-        check_positive("mass", self.mass)
-        check_choice("integrator", self.integrator, INTEGRATORS)
         if np.ndim(self.mass) > 1:
             raise InputError(f"mass must be a number or a (d,) diagonal, got shape {np.shape(self.mass)}.")
+        check_positive("mass", self.mass)
+        check_choice("integrator", self.integrator, INTEGRATORS)
         if isinstance(self.thermostat, str):
             check_choice("thermostat", self.thermostat, ("all", "each", "leaves"))
         else:
