@@ -62,7 +62,7 @@ def test_the_bias_vanishes_with_the_step(name, time):
 @pytest.mark.parametrize("name", CASES)
 def test_a_wrong_gamma_is_seen(name, sign):
     potential, metric, f, h = CASES[name]
-    right, error = bias(sgrhmc(h / 4, metric), potential, f, h / 4, 100.0)
+    right, _ = bias(sgrhmc(h / 4, metric), potential, f, h / 4, 100.0)
     wrong = sgrhmc(h / 4, metric, gamma=lambda x: sign * root_divergence(metric)(x))
     off, wrong_error = bias(wrong, potential, f, h / 4, 100.0)
     assert abs(off[0]) > 5 * wrong_error[0]
@@ -91,7 +91,7 @@ def test_a_full_matrix_in_two_dimensions():
 
 @pytest.mark.parametrize(
     "settings",
-    [lambda eps: {"friction": 0.8}, lambda eps: {"resample_every": round(0.48 / eps)}],
+    [lambda eps: {"friction": 0.8}, lambda eps: {"resample_momentum": round(0.48 / eps)}],
     ids=["constant friction", "momentum drawn anew"],
 )
 def test_constant_friction_and_resampled_momentum_keep_the_law(settings):
@@ -169,7 +169,7 @@ def test_gradient_noise_and_injected_noise_add_up_to_2_eps_a(V, metric, friction
 
 
 def test_momentum_is_drawn_anew_when_asked():
-    bound = sgrhmc(1e-6, lambda x: jnp.ones(()), resample_every=3).bind(
+    bound = sgrhmc(1e-6, lambda x: jnp.ones(()), resample_momentum=3).bind(
         Target.from_log_density(lambda x: -well(x)), minibatch()
     )
     state = bound.init(jnp.zeros(4), jax.random.key(0))
@@ -178,13 +178,13 @@ def test_momentum_is_drawn_anew_when_asked():
         before = state.momentum
         state, info = bound.step(jax.random.key(t + 1), state)
         moved.append(float(jnp.abs(state.momentum - before).max()) > 0.1)
-        assert float(info.kinetic) == pytest.approx(float(state.momentum @ state.momentum) / 2)
+        assert float(info.kinetic) == pytest.approx(float(state.momentum @ state.momentum) / 4)
     assert moved == [True, False, False, True, False, False, True]
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"integrator": "rk4"}, {"resample_every": 0}, {"friction": -1.0}, {"step_size": 0.0}, {"metric_inverse": None}],
+    [{"integrator": "rk4"}, {"resample_momentum": 0}, {"friction": -1.0}, {"step_size": 0.0}, {"metric_inverse": None}],
 )
 def test_settings_are_checked(wrong):
     with pytest.raises(InputError):

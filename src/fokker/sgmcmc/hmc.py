@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_positive, check_positive_definite
+from fokker.sgmcmc.checks import check_positive, check_positive_definite, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import inverse, root_times, times
 from fokker.sgmcmc.metropolis import check_full_data, keep, metropolis, potential_of
@@ -66,6 +66,7 @@ class hmc:
             raise InputError(f"leapfrog_steps must be >= 1, got {self.leapfrog_steps}.")
 
     def bind(self, target: Target, gradient: Gradient | None = None) -> Bound:
+        check_step_size("hmc", self.step_size)
         check_full_data("hmc", gradient)
 
         def init(position: Any, key: Any = None) -> State:

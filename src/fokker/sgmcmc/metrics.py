@@ -14,17 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
 from fokker.recipe.catalogue import symmetric_root
 from fokker.recipe.recipe import over_basis
 from fokker.sgmcmc.checks import check_positive
+
+if TYPE_CHECKING:
+    from fokker.target import Target
 
 MetricFunction = Callable[[Any], Array]  # params -> (), (d,) or (d, d)
 Field = Callable[[Array], Array]  # the same, of the ravelled theta (d,)
@@ -49,9 +53,7 @@ class level_set:
 
     def __post_init__(self) -> None:
         if not callable(self.potential):
-            raise InputError(
-                f"level_set needs the potential U as a function, got {type(self.potential).__name__}."
-            )
+            raise InputError(f"level_set needs the potential U as a function, got {type(self.potential).__name__}.")
         check_positive("scale", self.scale)
         check_positive("smoothing", self.smoothing, zero=True)
 
@@ -75,13 +77,20 @@ def check_metric(method: str, metric: Any, metric_inverse: Any) -> None:
         )
 
 
-def inverse_field(metric: MetricFunction | None, metric_inverse: MetricFunction | None, params: Any) -> Field:
-    """G^-1 as a function of theta, (d,) -> (), (d,) or (d, d). ``params`` maps theta to the user's pytree."""
+def fields_of(
+    target: Target,
+    position: Any,
+    metric: MetricFunction | None,
+    metric_inverse: MetricFunction | None,
+    gamma: MetricFunction | None = None,
+) -> tuple[Field, Field | None]:
+    """G^-1, and the closed form of Gamma if there is one, as functions of the ravelled theta."""
+    unravel = ravel_pytree(position)[1]
+    f = metric_inverse if metric is None else metric
+    assert f is not None
 
     def field(theta: Array) -> Array:
-        f = metric_inverse if metric is None else metric
-        assert f is not None
-        value = jnp.asarray(f(params(theta)))
+        value = jnp.asarray(f(target.params(unravel(theta))))
         d = theta.size
         if value.shape not in ((), (d,), (d, d)):
             raise InputError(
@@ -92,7 +101,7 @@ def inverse_field(metric: MetricFunction | None, metric_inverse: MetricFunction 
             return value
         return _inverse(value) if value.ndim == 2 else 1.0 / value
 
-    return field
+    return field, None if gamma is None else lambda theta: gamma(target.params(unravel(theta)))
 
 
 def _inverse(G: Array) -> Array:
@@ -148,9 +157,7 @@ def check_at(
     else:
         least = value.min()
     if not least > 0:
-        raise InputError(
-            f"the metric must be positive definite {where}, its least eigenvalue is {least:.3g}."
-        )
+        raise InputError(f"the metric must be positive definite {where}, its least eigenvalue is {least:.3g}.")
     if gamma is not None:
         closed, automatic = np.asarray(gamma(theta)), np.asarray(divergence(of or field, theta)[1])
         tolerance = 1e-8 if automatic.dtype == np.float64 else _GAMMA_TOLERANCE

@@ -28,10 +28,10 @@ from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_positive
+from fokker.sgmcmc.checks import check_choice, check_positive, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import times
-from fokker.sgmcmc.metrics import MetricFunction, check_at, check_metric, inverse_field
+from fokker.sgmcmc.metrics import Field, MetricFunction, check_at, check_metric, fields_of
 from fokker.sgmcmc.metropolis import check_full_data, keep, metropolis, potential_of
 
 if TYPE_CHECKING:
@@ -85,17 +85,14 @@ class rmhmc:
         for name in ("leapfrog_steps", "max_iterations"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be >= 1, got {getattr(self, name)}.")
-        if self.solver not in ("fixed_point", "newton"):
-            raise InputError(f"solver must be 'fixed_point' or 'newton', got {self.solver!r}.")
+        check_choice("solver", self.solver, ("fixed_point", "newton"))
 
     def bind(self, target: Target, gradient: Gradient | None = None) -> Bound:
+        check_step_size("rmhmc", self.step_size)
         check_full_data("rmhmc", gradient)
 
-        def field_at(position: Any) -> Callable[[Array], Array]:
-            unravel = ravel_pytree(position)[1]
-            return inverse_field(
-                self.metric, self.metric_inverse, lambda theta: target.params(unravel(theta))
-            )
+        def field_at(position: Any) -> Field:
+            return fields_of(target, position, self.metric, self.metric_inverse)[0]
 
         def init(position: Any, key: Any = None) -> State:
             check_at(field_at(position), ravel_pytree(position)[0])
@@ -206,9 +203,7 @@ def generalised_leapfrog(
     p = half.x
 
     velocity = times(system.G_inverse(theta), p)
-    drift = solve(
-        lambda x: theta + eps / 2 * (velocity + times(system.G_inverse(x), p)), theta + eps * velocity
-    )
+    drift = solve(lambda x: theta + eps / 2 * (velocity + times(system.G_inverse(x), p)), theta + eps * velocity)
     after = drift.x
     r = p - eps / 2 * (jax.grad(system.potential)(after) + force(after, p))
     return Point(after, r, half.converged & drift.converged, half.iterations + drift.iterations)

@@ -21,10 +21,10 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_positive
+from fokker.sgmcmc.checks import check_positive, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import times
-from fokker.sgmcmc.metrics import MetricFunction, check_at, check_metric, divergence, inverse_field
+from fokker.sgmcmc.metrics import Field, MetricFunction, check_at, check_metric, divergence, fields_of
 from fokker.sgmcmc.metropolis import check_full_data, keep, metropolis, potential_of
 
 if TYPE_CHECKING:
@@ -74,14 +74,11 @@ class rmld:
         check_metric("rmld", self.metric, self.metric_inverse)
 
     def bind(self, target: Target, gradient: Gradient | None = None) -> Bound:
+        check_step_size("rmld", self.step_size)
         check_full_data("rmld", gradient)
 
-        def fields(position: Any) -> tuple[Any, Any]:
-            unravel = ravel_pytree(position)[1]
-            params = lambda theta: target.params(unravel(theta))
-            closed = self.gamma
-            gamma = None if closed is None else lambda theta: closed(params(theta))
-            return inverse_field(self.metric, self.metric_inverse, params), gamma
+        def fields(position: Any) -> tuple[Field, Field | None]:
+            return fields_of(target, position, self.metric, self.metric_inverse, self.gamma)
 
         def init(position: Any, key: Any = None) -> State:
             field, gamma = fields(position)

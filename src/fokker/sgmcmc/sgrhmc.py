@@ -23,23 +23,24 @@ from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_positive, check_positive_definite
+from fokker.sgmcmc.checks import check_choice, check_positive, check_positive_definite, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import compensated_normal, sandwich, times
 from fokker.sgmcmc.metrics import (
+    Field,
     MetricFunction,
     check_at,
     check_metric,
     divergence,
-    inverse_field,
+    fields_of,
     root_field,
 )
-from fokker.sgmcmc.schedules import Schedule, constant
+from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
 
 if TYPE_CHECKING:
     from fokker.target import Target
 
-NOISE, REFRESH = 0, 1  # streams of random numbers
+RESAMPLE, START = 1, 2  # streams of random numbers, beside 0 for the noise of a step
 
 
 class State(NamedTuple):
@@ -53,7 +54,7 @@ class Info(NamedTuple):
     step_size: Array  # ()
     gradient_norm: Array  # ()
     noise_share: Array  # () largest eps^2 B-hat / (2 eps A); above 1 the compensation had to be clipped
-    kinetic: Array  # () r.r / 2, whose law has mean d / 2
+    kinetic: Array  # () r.r / d, of law 1
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class sgrhmc:
     step_size: eps. metric_inverse: params -> G^-1, or metric: params -> G; a scalar, a (d,) diagonal or a (d,
     d) matrix in the ravelled order of the parameters. gamma: closed form of Gamma (the divergence of
     G^{-1/2}), params -> (d,), compared with differentiation where a chain starts. friction: a constant A in
-    place of G^-1. integrator: "symplectic" or "euler". resample_every: momentum is drawn anew every so many
+    place of G^-1. integrator: "symplectic" or "euler". resample_momentum: momentum is drawn anew every so many
     iterations; None: never.
     """
 
@@ -75,33 +76,29 @@ class sgrhmc:
     gamma: Callable[[Any], Array] | None = None
     friction: Any = None
     integrator: Literal["symplectic", "euler"] = "symplectic"
-    resample_every: int | None = None
+    resample_momentum: int | None = None
     schedule: Schedule = constant()
 
     def __post_init__(self) -> None:
         check_positive("step_size", self.step_size)
         check_positive_definite("friction", self.friction)
         check_metric("sgrhmc", self.metric, self.metric_inverse)
-        if self.integrator not in ("symplectic", "euler"):
-            raise InputError(f"integrator must be 'symplectic' or 'euler', got {self.integrator!r}.")
-        if self.resample_every is not None and self.resample_every < 1:
-            raise InputError(f"resample_every must be >= 1 or None, got {self.resample_every}.")
+        check_choice("integrator", self.integrator, ("symplectic", "euler"))
+        if self.resample_momentum is not None and self.resample_momentum < 1:
+            raise InputError(f"resample_momentum must be >= 1 or None, got {self.resample_momentum}.")
 
     def bind(self, target: Target, gradient: Gradient) -> Bound:
+        check_step_size("sgrhmc", self.step_size)
         grad = gradient.bind(target)
 
-        def fields(position: Any) -> tuple[Any, Any]:
-            unravel = ravel_pytree(position)[1]
-            params = lambda theta: target.params(unravel(theta))
-            closed = self.gamma
-            gamma = None if closed is None else lambda theta: closed(params(theta))
-            return inverse_field(self.metric, self.metric_inverse, params), gamma
+        def fields(position: Any) -> tuple[Field, Field | None]:
+            return fields_of(target, position, self.metric, self.metric_inverse, self.gamma)
 
         def init(position: Any, key: Any) -> State:
             theta = ravel_pytree(position)[0]
             field, gamma = fields(position)
             check_at(field, theta, gamma, of=root_field(field))
-            momentum = normal(key, theta.shape, REFRESH, theta.dtype)
+            momentum = normal(key, theta.shape, START, theta.dtype)
             return State(position, momentum, jnp.zeros((), jnp.int32), grad.init(position))
 
         def step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
@@ -109,9 +106,9 @@ class sgrhmc:
             field, gamma = fields(state.position)
             root = root_field(field)
             r = state.momentum
-            if self.resample_every is not None:
-                fresh = normal(key, theta.shape, REFRESH, theta.dtype)
-                r = jnp.where(state.iteration % self.resample_every == 0, fresh, r)
+            if self.resample_momentum is not None:
+                fresh = normal(key, theta.shape, RESAMPLE, theta.dtype)
+                r = jnp.where(state.iteration % self.resample_momentum == 0, fresh, r)
 
             grad_u, noise, aux = grad.estimate(key, state.position, batch, state.aux)
             eps = jnp.asarray(self.step_size * self.schedule(state.iteration), theta.dtype)
@@ -121,10 +118,11 @@ class sgrhmc:
             else:
                 A = jnp.asarray(self.friction, theta.dtype)
             taken = None if noise is None else sandwich(eps * S, noise)
-            kick, share = compensated_normal(key, 2 * eps * A, taken, theta.size, theta.dtype, NOISE)
+            kick, share = compensated_normal(key, 2 * eps * A, taken, theta.size, theta.dtype)
+            kick = noise_scale(self.schedule, state.iteration, theta.dtype) * kick
             r_new = r + eps * (div - times(S, grad_u) - times(A, r)) + kick
             theta = theta + eps * times(S, r if self.integrator == "euler" else r_new)
-            info = Info(eps, jnp.linalg.norm(grad_u), share, r_new @ r_new / 2)
+            info = Info(eps, jnp.linalg.norm(grad_u), share, r_new @ r_new / theta.size)
             return State(unravel(theta), r_new, state.iteration + 1, aux), info
 
         return Bound(init, step)

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fokker.sgmcmc.checks import check_positive
+from fokker.sgmcmc.checks import check_positive, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import compensated_normal, sandwich, times
-from fokker.sgmcmc.metrics import MetricFunction, check_at, check_metric, divergence, inverse_field
-from fokker.sgmcmc.schedules import Schedule, constant
+from fokker.sgmcmc.metrics import Field, MetricFunction, check_at, check_metric, divergence, fields_of
+from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
 
 if TYPE_CHECKING:
     from fokker.target import Target
@@ -64,14 +64,11 @@ class sgrld:
         check_metric("sgrld", self.metric, self.metric_inverse)
 
     def bind(self, target: Target, gradient: Gradient) -> Bound:
+        check_step_size("sgrld", self.step_size)
         grad = gradient.bind(target)
 
-        def fields(position: Any) -> tuple[Any, Any]:
-            unravel = ravel_pytree(position)[1]
-            params = lambda theta: target.params(unravel(theta))
-            closed = self.gamma
-            gamma = None if closed is None else lambda theta: closed(params(theta))
-            return inverse_field(self.metric, self.metric_inverse, params), gamma
+        def fields(position: Any) -> tuple[Field, Field | None]:
+            return fields_of(target, position, self.metric, self.metric_inverse, self.gamma)
 
         def init(position: Any, key: Any = None) -> State:
             field, gamma = fields(position)
@@ -86,6 +83,7 @@ class sgrld:
             D, div = divergence(field, theta) if gamma is None else (field(theta), gamma(theta))
             taken = None if noise is None else sandwich(eps * D, noise)
             kick, share = compensated_normal(key, 2 * eps * D, taken, theta.size, theta.dtype)
+            kick = noise_scale(self.schedule, state.iteration, theta.dtype) * kick
             theta = theta + eps * (div - times(D, grad_u)) + kick
             info = Info(eps, jnp.linalg.norm(grad_u), share)
             return State(unravel(theta), state.iteration + 1, aux), info
