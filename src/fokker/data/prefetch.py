@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -15,7 +16,8 @@ class Prefetch(Generic[T]):
     """Iterate over make(*arguments) for every entry of ``plan``, keeping ``depth`` results ready.
 
     ``plan`` and ``make`` run in the thread, one call after the other, in order. An exception there comes out of the
-    iteration at its place. Leaving the ``with`` block (by Ctrl-C too) ends the thread after the call that it is in.
+    iteration at its place. Leaving the ``with`` block (by Ctrl-C too) ends the thread after the call that it is in;
+    if that takes longer than five seconds (an iterator that waits for data) it is left to end by itself.
 
         with Prefetch(make, plan) as blocks:
             for block in blocks:
@@ -50,7 +52,8 @@ class Prefetch(Generic[T]):
     def close(self) -> None:
         """End the thread; what it had ready is dropped."""
         self._stop.set()
-        while self._thread.is_alive():
+        deadline = time.monotonic() + 5.0
+        while self._thread.is_alive() and time.monotonic() < deadline:
             try:
                 self._ready.get(timeout=0.01)  # room for the one that it may be waiting to hand over
             except queue.Empty:

@@ -537,9 +537,9 @@ class IteratorSource:
 def as_source(data: Any, *, pool_bytes: int = POOL_BYTES, size: int | None = None) -> Source | None:
     """A source for what a user gave as data, or None if it is a pytree of arrays in memory.
 
-    A path is opened by its suffix (.zarr, .parquet, .arrow, .feather, .npy); Zarr objects and pytrees with a memory
-    map or a Zarr array among their leaves are read by slices; what can be iterated but is no array or container
-    (a generator, a DataLoader) yields batches. ``size`` is N for those.
+    A path is opened by its suffix (.zarr, .parquet, .arrow, .feather, .npy); Zarr objects, and pytrees with a memory
+    map, a Zarr array or an HDF5 data set among their leaves, are read by slices; what can be iterated but is no array
+    or container (a generator, a DataLoader) yields batches. ``size`` is N for those.
     """
     if hasattr(data, "batches") and hasattr(data, "rows"):
         return data
@@ -547,12 +547,13 @@ def as_source(data: Any, *, pool_bytes: int = POOL_BYTES, size: int | None = Non
         return _open(Path(data), pool_bytes)
     if type(data).__module__.startswith("zarr."):
         return zarr_source(data, pool_bytes=pool_bytes)
+    if hasattr(data, "__next__"):
+        return IteratorSource(data, size)
     leaves, tree = jax.tree.flatten(data)
     if jax.tree_util.treedef_is_leaf(tree) and not hasattr(data, "shape") and hasattr(data, "__iter__"):
         return IteratorSource(data, size)
-    if any(isinstance(leaf, np.memmap) or type(leaf).__module__.startswith("zarr.") for leaf in leaves):
-        return array_source(data, pool_bytes=pool_bytes)
-    return None
+    on_disk = [isinstance(x, np.memmap) or type(x).__module__.split(".")[0] in ("zarr", "h5py") for x in leaves]
+    return array_source(data, pool_bytes=pool_bytes) if any(on_disk) else None
 
 
 def check_in_memory(data: Any) -> tuple[Any, int]:
