@@ -1,7 +1,8 @@
 """A point near the mode, for the centre of control variates and for starts: L-BFGS on growing shares of the data.
 
-Scale-free and deterministic. Most of the way is gone on a subset of the rows (their likelihood scaled up); the last
-stage uses all rows, in chunks, for a few passes. It need not converge: a centre within a posterior sd or so of the mode
+Deterministic, and in coordinates of unit Fisher information, so that the units of the columns do not matter. Most of
+the way is gone on a subset of the rows (their likelihood scaled up); the last stage uses all rows, in chunks, for a few
+passes. It need not converge: a centre within a posterior sd or so of the mode
 is enough for control variates to remove most of the gradient's noise.
 """
 
@@ -16,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.optimize import minimize
 
 from fokker.errors import InputError
-from fokker.run.gradients import likelihood_gradient, prior_gradient, rows, take
+from fokker.run.gradients import likelihood_gradient, prior_gradient, row_gradients, rows, take
 
 if TYPE_CHECKING:
     from fokker.target import Target
@@ -36,12 +37,13 @@ def find_mode(target: Target, init: Any) -> Any:
     )
     evaluate = jax.jit(lambda t, batch: _likelihood(flat, t, batch))
     prior = jax.jit(lambda t: (flat.log_prior(t), prior_gradient(flat, t)))
+    scale = _scale(flat, theta, vector.dtype)
     for i, (used, iterations) in enumerate(stages):
         if i and used == stages[i - 1][0] and used < size:
             continue
 
-        def potential(t: np.ndarray, used: int = used) -> tuple[float, np.ndarray]:
-            x = jnp.asarray(t, vector.dtype)
+        def potential(u: np.ndarray, used: int = used) -> tuple[float, np.ndarray]:
+            x = jnp.asarray(scale * u, vector.dtype)
             value, grad = (np.asarray(v, dtype=np.float64) for v in prior(x))
             for first in range(0, used, CHUNK):
                 more, more_grad = evaluate(x, take(flat.data, first, min(first + CHUNK, used)))
@@ -49,16 +51,27 @@ def find_mode(target: Target, init: Any) -> Any:
                     value + float(more) * size / used,
                     grad + np.asarray(more_grad, np.float64) * size / used,
                 )
-            return -float(value), -grad
+            return -float(value), -scale * grad
 
-        found = minimize(potential, theta, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
+        found = minimize(potential, theta / scale, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
         if not np.isfinite(found.x).all() or not np.isfinite(found.fun):
             raise InputError(
                 "no mode was found: the log density is not finite along the way from init. Start nearer to the bulk "
                 "(init=...), or pass the centre yourself: fokker.control_variates(centre=...)."
             )
-        theta = found.x
+        theta = scale * found.x
     return unravel(jnp.asarray(theta, vector.dtype))
+
+
+def _scale(target: Target, theta: np.ndarray, dtype: Any) -> np.ndarray:
+    """Fisher information^-1/2 of each coordinate at the start, from a few rows, (d,); 1 where no row knows of it."""
+    if target.log_likelihood is None:
+        return np.ones(theta.size)
+    few = min(rows(target), max(10, min(CHUNK, 40_000_000 // theta.size)))
+    each = jax.jit(lambda t, batch: (row_gradients(target, t, batch) ** 2).mean(0))
+    fisher = rows(target) * np.asarray(each(jnp.asarray(theta, dtype), take(target.data, 0, few)), np.float64)
+    usable = np.isfinite(fisher) & (fisher > 0)
+    return np.where(usable, 1 / np.sqrt(np.where(usable, fisher, 1.0)), 1.0)
 
 
 def _likelihood(target: Target, theta: Any, batch: Any) -> tuple[Any, Any]:
