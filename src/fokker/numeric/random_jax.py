@@ -7,6 +7,7 @@ XLA fuses it into the step that uses it (docs/adr/0001-random-numbers.md). ``ran
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,12 @@ class Key(NamedTuple):
 
     words: Array  # (2,) uint32
     iteration: Array  # () uint32
+
+
+class Given(NamedTuple):
+    """Normals that were drawn elsewhere, in place of a key: how two chains are made to share their noise."""
+
+    normals: Array  # (streams, size)
 
 
 def threefry2x32(k0: Array, k1: Array, x0: Array, x1: Array, rounds: int = ROUNDS) -> tuple[Array, Array]:
@@ -88,5 +95,7 @@ def _cos_turn(word: Array, dtype: Any) -> Array:
 
 def normal(key: Any, shape: tuple[int, ...] = (), stream: int = 0, dtype: Any = jnp.float32) -> Array:
     """Standard normals: the cosine branch of Box-Muller, one threefry call each; |z| < 6.77."""
+    if isinstance(key, Given):
+        return key.normals[stream, : math.prod(shape)].reshape(shape).astype(dtype)
     radius, angle = bits(key, shape, stream)
     return jnp.sqrt(-2.0 * jnp.log(_open_unit(radius, dtype))) * _cos_turn(angle, dtype)
