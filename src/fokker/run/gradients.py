@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
@@ -35,7 +36,7 @@ NOISE_FORMS = ("none", "scalar", "diagonal", "dense", "low_rank")
 class Fisher(NamedTuple):
     """The running covariance of per-row gradients."""
 
-    count: Array  # () batches seen
+    seen: Array  # () batches
     value: Array  # (), (d,), (d, d), or for low rank the sketch I_t Omega, (d, rank)
 
 
@@ -263,6 +264,11 @@ def _fisher_init(noise: str, rank: int, position: Any) -> Fisher | None:
 def _fisher_update(noise: str, fisher: Any, per_row: Array, size: int) -> tuple[Fisher, Any]:
     """The running average with this batch's S, and V in the form asked for."""
     n, d = per_row.shape
+    if n < 2:
+        raise InputError(
+            f"noise={noise!r} is estimated from the rows of a batch, which needs batch_size >= 2, got {n}; "
+            'or use noise="none".'
+        )
     centred = per_row - per_row.mean(0)
     if noise == "scalar":
         now = (centred**2).sum() / ((n - 1) * d)
@@ -272,7 +278,7 @@ def _fisher_update(noise: str, fisher: Any, per_row: Array, size: int) -> tuple[
         now = centred.T @ centred / (n - 1)
     else:
         now = centred.T @ (centred @ _sketch(d, fisher.value.shape[1], per_row.dtype)) / (n - 1)
-    count = fisher.count + 1
+    count = fisher.seen + 1
     value = fisher.value + (now - fisher.value) / count
     scale = size**2 / n * (1 - n / size)
     if noise == "low_rank":
@@ -281,13 +287,14 @@ def _fisher_update(noise: str, fisher: Any, per_row: Array, size: int) -> tuple[
 
 
 def _sketch(d: int, rank: int, dtype: Any) -> Array:
-    """A fixed orthonormal test matrix, (d, rank)."""
-    return jnp.linalg.qr(jax.random.normal(jax.random.key(0), (d, rank), dtype))[0]
+    """A fixed orthonormal test matrix, (d, rank): a constant of the compiled program."""
+    return jnp.asarray(np.linalg.qr(np.random.default_rng(0).normal(size=(d, rank)))[0], dtype)
 
 
 def _nystrom(sketch: Array) -> Array:
     """F with F F^T = Y (Omega^T Y)^+ Y^T <= S for the sketch Y = S Omega, (d, rank)."""
-    core = _sketch(*sketch.shape, sketch.dtype).T @ sketch
+    d, rank = sketch.shape
+    core = _sketch(d, rank, sketch.dtype).T @ sketch
     values, vectors = jnp.linalg.eigh((core + core.T) / 2)
     floor = jnp.finfo(sketch.dtype).eps * sketch.shape[0] * jnp.maximum(values[-1], 0.0)
     inverse_root = jnp.where(values > floor, jax.lax.rsqrt(jnp.where(values > floor, values, 1.0)), 0.0)
