@@ -13,6 +13,11 @@ __version__ = "0.1.0"
 # Public name -> module that defines it. The imports at the end tell the same to type checkers and editors
 # (tests/test_package.py holds the two together).
 _EXPORTS = {
+    "IteratorSource": "fokker.data.sources",
+    "array_source": "fokker.data.sources",
+    "arrow_source": "fokker.data.sources",
+    "parquet_source": "fokker.data.sources",
+    "zarr_source": "fokker.data.sources",
     "glm": "fokker.linear_models",
     "check": "fokker.recipe.check",
     "Recipe": "fokker.recipe.recipe",
@@ -58,6 +63,11 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from fokker.data.sources import array_source as array_source
+    from fokker.data.sources import arrow_source as arrow_source
+    from fokker.data.sources import IteratorSource as IteratorSource
+    from fokker.data.sources import parquet_source as parquet_source
+    from fokker.data.sources import zarr_source as zarr_source
     from fokker.linear_models import glm as glm
     from fokker.recipe.check import check as check
     from fokker.recipe.recipe import Recipe as Recipe
@@ -83,5 +93,5 @@ if TYPE_CHECKING:
     from fokker.sgmcmc.sgnht import sgnht as sgnht
     from fokker.sgmcmc.sgrhmc import sgrhmc as sgrhmc
     from fokker.sgmcmc.sgrld import sgrld as sgrld
-    from fokker.target import Target as Target
     from fokker.target import per_row as per_row
+    from fokker.target import Target as Target

@@ -21,7 +21,7 @@ from fokker.sgmcmc.kernel import Bound
 
 MAX_STEPS = 65_536  # of one call; bounds the table of batch starts
 MAX_DRAW_BYTES = 1 << 24  # of the buffer of kept positions
-MAX_BATCH_BYTES = 1 << 26  # of streamed batches handed to one call
+MAX_BATCH_BYTES = 1 << 24  # of streamed batches that one call may use
 
 
 class Block(NamedTuple):
@@ -37,8 +37,8 @@ class Feed:
     """How batches reach the step.
 
     ``"windows"``: ``data`` is the resident copy, padded cyclically by a batch, and ``index`` (steps,) holds first
-    rows. ``"whole"``: every step sees all of ``data``. ``"stacked"``: ``data`` holds the batches of the call,
-    leaves (steps, n, ...). ``"none"``: the target has no rows.
+    rows. ``"whole"``: every step sees all of ``data``. ``"stacked"``: ``data`` holds batches, leaves (steps, n, ...),
+    and ``index`` (1,) says which is the first of the call. ``"none"``: the target has no rows.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Feed:
             start = index[i]
             return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, self.batch_size), data)
         if self.kind == "stacked":
-            return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), data)
+            return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, index[0] + i, keepdims=False), data)
         return data if self.kind == "whole" else None
 
 
@@ -72,9 +72,7 @@ def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) 
         assert bound.observe is not None
         return bound.observe(state) if chains is None else jax.vmap(bound.observe)(state)
 
-    def advance(
-        state: Any, words: Array, first: Array, draws: Array, thin: Array, data: Any, index: Array
-    ) -> Block:
+    def advance(state: Any, words: Array, first: Array, draws: Array, thin: Array, data: Any, index: Array) -> Block:
         def step(i: Array, state: Any) -> tuple[Any, Any]:
             return one_step(words, (first + i).astype(jnp.uint32), state, feed.batch(data, index, i))
 
@@ -90,9 +88,7 @@ def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) 
         def draw(k: Array, carry: tuple[Any, Array, Any]) -> tuple[Any, Array, Any]:
             state, info = to_next_draw(k, carry[0])
             positions = jax.lax.dynamic_update_index_in_dim(carry[1], state.position, k, 0)
-            infos = jax.tree.map(
-                lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, k, 0), carry[2], info
-            )
+            infos = jax.tree.map(lambda all_, one: jax.lax.dynamic_update_index_in_dim(all_, one, k, 0), carry[2], info)
             return state, positions, infos
 
         shapes = jax.eval_shape(lambda s: to_next_draw(jnp.zeros((), jnp.int32), s)[1], state)

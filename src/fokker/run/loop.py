@@ -6,6 +6,7 @@ chain runs its own program, chains on threads; with shared batches all chains ru
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -17,11 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fokker.data.prefetch import Prefetch
 from fokker.errors import NonFiniteError
 from fokker.numeric import random
 from fokker.numeric.random_jax import Key
 from fokker.run import blocks
-from fokker.run.plan import Plan
+from fokker.run.plan import Plan, cast, precision
 from fokker.sgmcmc.schedules import cyclical
 
 BLOCK_SECONDS = 0.2  # aimed at; progress comes four times a second
@@ -38,7 +40,7 @@ class Advance(NamedTuple):
 class Sink(Protocol):
     """Where draws go: memory or a store."""
 
-    def append(self, draws: Advance, state: list[np.ndarray], iteration: int) -> None: ...
+    def append(self, draws: Advance, chains: Chains) -> None: ...
     def until_chunk_end(self) -> int: ...
 
 
@@ -57,15 +59,14 @@ class Chains:
         itemsize = np.dtype(plan.dtype).itemsize
         self._max_steps = blocks.MAX_STEPS
         if plan.source is not None:
-            row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(plan.source.rows(0, 1)))
             assert plan.batch_size is not None
+            row_bytes = sum(leaf.dtype.itemsize * int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(plan.source.row))
             self._max_steps = max(
-                1, min(self._max_steps, blocks.MAX_BATCH_BYTES // (row_bytes * plan.batch_size))
+                1, min(self._max_steps, blocks.MAX_BATCH_BYTES // max(1, row_bytes * plan.batch_size))
             )
+        self._slabs: dict[int, _Slabs] = {}
         group = plan.chains if plan.share_batches else None
-        self.capacity = blocks.capacity_for(
-            plan.layout.size * (group or 1), itemsize, plan.thin, self._max_steps
-        )
+        self.capacity = blocks.capacity_for(plan.layout.size * (group or 1), itemsize, plan.thin, self._max_steps)
         self._data: Any = None
         if plan.batches is not None:
             feed = blocks.Feed("windows", plan.batches.batch_size)
@@ -104,6 +105,8 @@ class Chains:
         self.compile_seconds = time.perf_counter() - started
 
     def close(self) -> None:
+        for slabs in self._slabs.values():
+            slabs.close()
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -112,18 +115,26 @@ class Chains:
     def skip(self, steps: int) -> None:
         """Advance all chains by a number of steps without keeping anything."""
         while steps > 0:
-            now = min(steps, self._until_refresh(), self._max_steps)
+            now = min(steps, self._room())
             self._round(1, now)
             steps -= now
 
     def draw(self, count: int) -> Advance:
-        """Advance by ``count`` draws (``thin`` steps each); fewer come back while a cyclical schedule explores."""
+        """Advance by at most ``count`` draws, ``thin`` steps each; none come back while a cyclical schedule explores."""
         thin = self.plan.thin
-        if thin > min(self._max_steps, self._until_refresh()):
+        if thin > self._room():
             self.skip(thin - 1)
             return self._collect(*self._round(1, 1), thin=1)
-        count = min(count, self.capacity, max(1, self._until_refresh() // thin))
-        return self._collect(*self._round(count, thin), thin=thin)
+        return self._collect(*self._round(min(count, self.capacity, self._room() // thin), thin), thin=thin)
+
+    def _room(self) -> int:
+        """Steps that one call may make: to the end of its table of batches, of its slab, to the next refresh."""
+        room = self._max_steps
+        if self.plan.source is not None:
+            room -= self.iteration % self._max_steps
+        if self._gradient is not None and self._gradient.refresh_every is not None:
+            room = min(room, self._gradient.refresh_every - self.iteration % self._gradient.refresh_every)
+        return room
 
     def _round(self, draws: int, thin: int) -> tuple[list[blocks.Block], list[Any], int]:
         """One call of the program for every chain; gives blocks, the states before, and the draws asked for."""
@@ -131,12 +142,13 @@ class Chains:
         units = range(len(self.states))
 
         def run(unit: int) -> blocks.Block:
-            data, index = self._feed(unit, first, draws * thin)
-            words = self._stacked if self.plan.share_batches else self._words[unit]
-            block = self._advance(
-                before[unit], words, jnp.uint32(first), jnp.int32(draws), jnp.int32(thin), data, index
-            )
-            return jax.block_until_ready(block)
+            with precision(self.plan.dtype):  # which JAX keeps by thread
+                data, index = self._feed(unit, first, draws * thin)
+                words = self._stacked if self.plan.share_batches else self._words[unit]
+                block = self._advance(
+                    before[unit], words, jnp.uint32(first), jnp.int32(draws), jnp.int32(thin), data, index
+                )
+                return jax.block_until_ready(block)
 
         done = list(self._pool.map(run, units)) if self._pool is not None else [run(u) for u in units]
         self._check_finite(done, before, first, draws, thin)
@@ -151,15 +163,13 @@ class Chains:
         values = positions[0].swapaxes(0, 1) if shared else np.stack(positions)
         infos = [_named(block.info) for block in done]
         info = {
-            name: infos[0][name][:draws].swapaxes(0, 1)
-            if shared
-            else np.stack([i[name][:draws] for i in infos])
+            name: infos[0][name][:draws].swapaxes(0, 1) if shared else np.stack([i[name][:draws] for i in infos])
             for name in infos[0]
         }
         iterations = self.iteration - thin * np.arange(draws - 1, -1, -1)
         schedule = getattr(self.plan.kernel, "schedule", None)
         if isinstance(schedule, cyclical) and schedule.exploration > 0:
-            keep = np.asarray(schedule.phase(iterations - 1) >= schedule.exploration)
+            keep = np.asarray(schedule.phase(jnp.asarray(iterations - 1)) >= schedule.exploration)
             values, info, iterations = (
                 values[:, keep],
                 {k: v[:, keep] for k, v in info.items()},
@@ -177,18 +187,10 @@ class Chains:
                 index[:steps] = plan.batches.starts(chain, first, steps)
             return self._data, jnp.asarray(index)
         if plan.source is not None:
-            assert plan.batch_size is not None
-            got = plan.source.batches(chain, first, max(steps, 1), plan.batch_size, plan.seed)
-            steps = max(steps, 1)
-            pad = self._max_steps - steps
-            return jax.tree.map(
-                lambda leaf: jnp.asarray(np.pad(leaf, [(0, pad)] + [(0, 0)] * (leaf.ndim - 1))), got
-            ), self._no_index
+            if chain not in self._slabs:
+                self._slabs[chain] = _Slabs(plan, chain, first // self._max_steps, self._max_steps)
+            return self._slabs[chain].at(first // self._max_steps), jnp.full(1, first % self._max_steps, jnp.int32)
         return self._data, self._no_index
-
-    def _until_refresh(self) -> int:
-        every = None if self._gradient is None else self._gradient.refresh_every
-        return blocks.MAX_STEPS if every is None else every - self.iteration % every
 
     def _refresh(self) -> None:
         """Give the gradient estimator its pass over all data, if one is due now."""
@@ -210,24 +212,34 @@ class Chains:
         """The leaves of all states, as they are."""
         return [np.asarray(leaf) for state in self.states for leaf in jax.tree.leaves(state)]
 
-    def restore(self, leaves: list[np.ndarray], iteration: int) -> None:
+    def source_state(self) -> dict[str, Any]:
+        """What the data source needs to go on here, besides the data."""
+        source = self.plan.source
+        return {} if source is None else source.state(self.iteration // self._max_steps * self._max_steps)
+
+    def restore(self, leaves: list[np.ndarray], iteration: int, source_state: dict[str, Any]) -> None:
         """Continue from a checkpoint of an equal plan."""
+        for slabs in self._slabs.values():
+            slabs.close()
+        self._slabs = {}
+        if self.plan.source is not None:
+            self.plan.source.restore(source_state)
         treedef = jax.tree.structure(self.states)
         self.states = jax.tree.unflatten(treedef, [jnp.asarray(leaf) for leaf in leaves])
         self.iteration = iteration
 
     # --- health -----------------------------------------------------------------------------------------------------
 
-    def _check_finite(
-        self, done: list[blocks.Block], before: list[Any], first: int, draws: int, thin: int
-    ) -> None:
-        for unit, block in enumerate(done):
-            positions = np.asarray(block.positions)[:draws]
-            finite = np.isfinite(positions).all(axis=-1)
-            if finite.all():
-                continue
-            good = int(np.argmin(finite.reshape(draws, -1).all(axis=1)))
-            raise _Diverged(unit, good, before, first, thin)
+    def _check_finite(self, done: list[blocks.Block], before: list[Any], first: int, draws: int, thin: int) -> None:
+        if not draws:
+            return
+        good = []  # draws of each block before the first that is not finite
+        for block in done:
+            finite = np.isfinite(np.asarray(block.positions)[:draws]).reshape(draws, -1).all(axis=1)
+            good.append(draws if finite.all() else int(np.argmin(finite)))
+        unit = int(np.argmin(good))
+        if good[unit] < draws:
+            raise _Diverged(unit, good[unit], before, first, thin)
 
     def diagnose(self, failure: _Diverged) -> NonFiniteError:
         """Replay the failing chain one step at a time and say where and what became non-finite."""
@@ -237,9 +249,7 @@ class Chains:
 
         def advance(state: Any, steps: int) -> Any:
             data, index = self._feed(unit, iteration, steps)
-            return self._advance(
-                state, words, jnp.uint32(iteration), jnp.int32(1), jnp.int32(steps), data, index
-            ).state
+            return self._advance(state, words, jnp.uint32(iteration), jnp.int32(1), jnp.int32(steps), data, index).state
 
         for _ in range(failure.good):
             state, iteration = advance(state, failure.thin), iteration + failure.thin
@@ -264,6 +274,37 @@ class Chains:
             f"smaller one, scale the columns of the data, start nearer to the mode (init=...), or dtype='float64'. "
             f"Draws before it are kept."
         )
+
+
+class _Slabs:
+    """Batches of a source for one chain, ``steps`` iterations at a time, read ahead by a thread."""
+
+    def __init__(self, plan: Plan, chain: int, first: int, steps: int) -> None:
+        source, batch_size = plan.source, plan.batch_size
+        assert source is not None and batch_size is not None
+
+        needed = plan.warmup + plan.draws * plan.thin  # a finite iterator is not asked for more
+
+        def read(slab: int) -> Any:
+            count = steps if slab * steps >= needed else min(steps, needed - slab * steps)
+            got = source.batches(chain, slab * steps, count, batch_size, plan.seed)
+            fill = lambda leaf: np.pad(leaf, [(0, steps - count)] + [(0, 0)] * (leaf.ndim - 1))
+            return jax.tree.map(lambda leaf: fill(cast(leaf, plan.dtype)), got)
+
+        self._index = first - 1
+        self._data: Any = None
+        self._ahead = Prefetch(read, ((slab,) for slab in itertools.count(first)), depth=1)
+        self._incoming = iter(self._ahead)
+
+    def at(self, slab: int) -> Any:
+        """The slab; they come in order, and the present one may be asked for again."""
+        while self._index < slab:
+            self._data = jax.tree.map(jnp.asarray, next(self._incoming))
+            self._index += 1
+        return self._data
+
+    def close(self) -> None:
+        self._ahead.close()
 
 
 class _Diverged(Exception):
@@ -293,7 +334,7 @@ def run_loop(
             started, before = time.perf_counter(), chains.iteration
             got = chains.draw(min(plan.draws - done, sink.until_chunk_end(), max(1, pace.steps // plan.thin)))
             if kept := got.positions.shape[1]:
-                sink.append(got, chains.checkpoint(), chains.iteration)
+                sink.append(got, chains)
             done += kept
             pace.made(chains.iteration - before, time.perf_counter() - started)
             report("draws", done, chains, got)
@@ -302,7 +343,7 @@ def run_loop(
     except _Diverged as failure:
         kept = _replay_good(chains, failure)
         if kept is not None and done < plan.draws:
-            sink.append(kept, chains.checkpoint(), chains.iteration)
+            sink.append(kept, chains)
         raise chains.diagnose(failure) from None
     return "complete"
 

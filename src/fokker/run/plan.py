@@ -7,6 +7,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fokker.data.batches import Batches, Order
-from fokker.data.rows import check_rows, in_memory
+from fokker.data.sources import Source, as_source, check_batch_size, check_in_memory, fingerprint
 from fokker.errors import InputError, SpaceError
 from fokker.run.gradients import control_variates
 from fokker.run.layout import Layout, layout
 from fokker.sgmcmc.kernel import Gradient, Kernel
 
 if TYPE_CHECKING:
-    from fokker.data.sources import Source
     from fokker.target import Target
 
 KNOWN_ELSEWHERE = {
@@ -82,6 +82,7 @@ class Plan:
             "batch_size": self.batch_size,
             "batches": None if self.batches is None else self.batches.order,
             "share_batches": self.share_batches,
+            "resumable": self.source is None or self.source.resumable,
             "variables": {v.name: list(v.shape) for v in self.layout.variables},
         }
 
@@ -99,19 +100,31 @@ class Plan:
             return None
         if self.source is not None:
             return self.source.fingerprint
-        return _digest(*(np.asarray(leaf) for leaf in jax.tree.leaves(self.target.data)))
+        return fingerprint(self.target.data)
 
     def _log_density_fingerprint(self) -> float:
         theta = jnp.asarray(self.starts[0])
         if self.target.log_likelihood is None:
             return float(self.target.log_prior(theta))
-        rows = min(100, self.source.size or 100) if self.source is not None else 100
-        few = (
-            self.source.rows(0, rows)
-            if self.source is not None
-            else jax.tree.map(lambda x: x[:rows], self.target.data)
-        )
-        return float(self.target.log_density(theta, few))
+        return float(self.target.log_density(theta, first_rows(self, 100)))
+
+
+def first_rows(plan: Plan, count: int) -> Any:
+    """At most ``count`` rows of the data, to look at shapes and values; a pytree of JAX arrays."""
+    source = plan.source
+    if source is None:
+        batch = jax.tree.map(lambda leaf: leaf[:count], plan.target.data)
+    elif source.resumable and source.streams is None:
+        assert source.size is not None
+        batch = source.rows(0, min(count, source.size))
+    else:  # an iterator, which cannot be asked without being used up
+        batch = jax.tree.map(lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype), source.row)
+    return jax.tree.map(lambda leaf: jnp.asarray(cast(np.asarray(leaf), plan.dtype)), batch)
+
+
+def precision(dtype: str) -> AbstractContextManager[Any]:
+    """The context in which a run of this precision computes; nothing is changed outside it."""
+    return jax.enable_x64(True) if dtype == "float64" else nullcontext()
 
 
 def refuse_unknown(unknown: Mapping[str, Any], known: list[str]) -> None:
@@ -153,35 +166,23 @@ def make_plan(
         raise InputError(f"seed must be a whole number, got {type(seed).__name__}; a JAX key is not needed.")
     starts, lay = _starts(target, init, chains, seed, dtype)
     full_data = bool(getattr(kernel, "full_data", False))
-    windows, source, data = None, None, target.data
+    windows, data = None, target.data
+    source = None if target.log_likelihood is None else as_source(data)
     if target.log_likelihood is None:
         if batch_size is not None:
             raise InputError("batch_size was given, but the target has no rows; leave it out.")
-    elif in_memory(data):
-        data = jax.tree.map(lambda leaf: _cast(np.asarray(leaf), dtype), data)
-        size = check_rows(data)
+    elif source is not None:
+        data, batch_size = source, 100 if batch_size is None else batch_size
+        _check_source(source, kernel, batch_size, 1 if share_batches else chains)
+    else:
+        data, size = check_in_memory(data)
+        data = jax.tree.map(lambda leaf: cast(leaf, dtype), data)
         if full_data and batch_size is not None:
             raise InputError(f"{type(kernel).__name__} uses all rows in every step; leave batch_size out.")
         if not full_data:
             batch_size = min(size, max(100, size // 1000)) if batch_size is None else batch_size
             order = batches or ("epochs" if gradient.noise == "none" else "independent")
             windows = Batches(size, batch_size, int(seed), order)
-    else:
-        from fokker.data.sources import as_source  # brings Zarr and its kin
-
-        source = as_source(data)
-        if full_data:
-            raise InputError(
-                f"{type(kernel).__name__} needs all rows in memory in every step; use a minibatch method "
-                "(fokker.sghmc, fokker.sgld) for data that stays on disk."
-            )
-        batch_size = 100 if batch_size is None else batch_size
-        if source.size is not None and not 1 <= batch_size <= source.size:
-            raise InputError(
-                f"batch_size must be between 1 and the number of rows, got batch_size={batch_size} "
-                f"for {source.size} rows."
-            )
-        data = source
     flat = dataclasses.replace(target, data=data).ravelled(lay.unravel)
     if isinstance(gradient, control_variates) and gradient.centre is not None:
         centre = np.asarray(jax.flatten_util.ravel_pytree(gradient.centre)[0], dtype)
@@ -208,9 +209,7 @@ def make_plan(
     return plan
 
 
-def _starts(
-    target: Target, init: Any, chains: int, seed: int, dtype: str
-) -> tuple[tuple[np.ndarray, ...], Layout]:
+def _starts(target: Target, init: Any, chains: int, seed: int, dtype: str) -> tuple[tuple[np.ndarray, ...], Layout]:
     """Where the chains begin: one pytree for all, a list of pytrees, or a function of a JAX key."""
     if init is None:
         init = target.start
@@ -246,22 +245,14 @@ def _check_target(plan: Plan) -> None:
     try:
         prior = jax.eval_shape(target.log_prior, theta)
     except (TypeError, KeyError, IndexError, AttributeError) as error:
-        raise InputError(
-            f"log_prior could not be evaluated at init: {type(error).__name__}: {error}"
-        ) from error
+        raise InputError(f"log_prior could not be evaluated at init: {type(error).__name__}: {error}") from error
     if prior.shape != ():
         what = "log_prior" if target.log_likelihood is not None else "the log density"
         raise InputError(f"{what} must return a scalar, got shape {prior.shape}; sum it over its entries.")
     if target.log_likelihood is None:
         return
-    few = (
-        min(3, plan.source.size or 3)
-        if plan.source is not None
-        else min(3, len(jax.tree.leaves(target.data)[0]))
-    )
-    batch = (
-        plan.source.rows(0, few) if plan.source is not None else jax.tree.map(lambda x: x[:few], target.data)
-    )
+    batch = first_rows(plan, 3)
+    few = len(jax.tree.leaves(batch)[0])
     try:
         rows = jax.eval_shape(target.log_likelihood, theta, batch)
     except (TypeError, KeyError, IndexError, AttributeError, ValueError) as error:
@@ -273,12 +264,31 @@ def _check_target(plan: Plan) -> None:
             f"log_likelihood must return one number per row, got shape {rows.shape} for {few} rows; do not sum over "
             "rows, or wrap a one-datum function with fokker.per_row(f)."
         )
-    value = target.log_density(theta, jax.tree.map(jnp.asarray, batch))
+    value = target.log_density(theta, batch)
     if not np.isfinite(value):
         raise InputError(f"the log density at init is {float(value)}; start where it is finite (init=...).")
 
 
-def _cast(leaf: np.ndarray, dtype: str) -> np.ndarray:
+def _check_source(source: Source, kernel: Kernel, batch_size: int, streams: int) -> None:
+    if getattr(kernel, "full_data", False):
+        raise InputError(
+            f"{type(kernel).__name__} needs all rows in memory in every step; use a minibatch method "
+            "(fokker.sghmc, fokker.sgld) for data that stays on disk."
+        )
+    if source.size is None:
+        raise InputError(
+            "the number of rows of an iterator is not known, and the likelihood is scaled by it: "
+            "pass data=fokker.IteratorSource(iterator, size=N)."
+        )
+    check_batch_size(batch_size, source.size)
+    if source.streams is not None and streams > source.streams:
+        raise InputError(
+            f"{streams} chains cannot each have batches of their own from an iterator; pass share_batches=True."
+        )
+
+
+def cast(leaf: np.ndarray, dtype: str) -> np.ndarray:
+    """Floating numbers in the precision of the run; others as they are."""
     return leaf.astype(dtype, copy=False) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
 

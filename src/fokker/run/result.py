@@ -105,7 +105,7 @@ class Run:
         """The run for ArviZ: a DataTree on ArviZ 1.x, an InferenceData before."""
         from fokker.run.arviz import to_arviz
 
-        return to_arviz(self.draws, self.stats, self.settings)
+        return to_arviz({"posterior": self.draws, "sample_stats": self.stats})
 
     def audit(self, **options: Any) -> Any:
         """Whether to trust these draws, with the evidence (see ``fokker.run.audit``)."""

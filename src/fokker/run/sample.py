@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from fokker.errors import InputError, StoreError
 from fokker.run.gradients import control_variates, minibatch
 from fokker.run.loop import Advance, Chains, run_loop
-from fokker.run.plan import Plan, make_plan, refuse_unknown
+from fokker.run.plan import Plan, make_plan, precision, refuse_unknown
 from fokker.run.progress import Progress
 from fokker.run.result import Run
 from fokker.run.chunks import Variable
@@ -67,7 +66,7 @@ def sample(
     move: Kernel = sghmc() if kernel is None else kernel
     estimator: Gradient = minibatch() if gradient is None else gradient
     warmup = min(draws * thin, 10_000) if warmup is None else warmup
-    with _precision(dtype):
+    with precision(dtype):
         plan = make_plan(
             target, move, estimator, init=init, draws=draws, warmup=warmup, thin=thin, chains=chains,
             batch_size=batch_size, batches=batches, share_batches=share_batches, seed=seed, dtype=dtype,
@@ -96,12 +95,29 @@ def resume(
     are needed again (settings that were tuned are taken from the store); a fingerprint of settings, data and one value
     of the log density is compared, and StoreError says what differs.
     """
-    kept = Store.open(path)
+    kept = Store.open(path, write=True)
+    try:
+        return _continue(kept, path, target, kernel, gradient, init, draws, progress)
+    except BaseException:
+        kept.close()
+        raise
+
+
+def _continue(
+    kept: Store,
+    path: str | Path,
+    target: Target | None,
+    kernel: Kernel | None,
+    gradient: Gradient | None,
+    init: Any,
+    draws: int | None,
+    progress: bool,
+) -> Run:
     settings = kept.settings
     if target is None:
         raise InputError("resume needs the target again: fokker.resume(path, target, kernel).")
     estimator: Gradient = minibatch() if gradient is None else gradient
-    with _precision(settings["dtype"]):
+    with precision(settings["dtype"]):
         move = _as_chosen(sghmc() if kernel is None else kernel, settings["chosen"])
         plan = make_plan(
             target, move, estimator, init=init, draws=max(draws or 0, settings["draws"]),
@@ -110,28 +126,24 @@ def resume(
             share_batches=settings["share_batches"], seed=settings["seed"], dtype=settings["dtype"],
         )  # fmt: skip
         plan = _place_centre(plan)
-        _compare(settings, plan.settings(), path)
-        if plan.source is not None and not plan.source.resumable:
+        if not settings["resumable"]:
             raise StoreError(
                 f"the run at {path} read batches from an iterator that cannot be rewound; start a new run."
             )
+        _compare(settings, plan.settings(), path)
         if plan.draws > settings["draws"]:
             kept.extend(plan.draws)
         chains = Chains(plan)
-        done, iteration, leaves = kept.checkpoint()
-        if done:
-            chains.restore(leaves, iteration)
+        done = kept.checkpoint()
+        if done.draws:
+            chains.restore(done.state, done.iteration, done.extra)
         with Progress(enabled=progress) as bar:
-            return _loop(plan, settings["chosen"], chains, kept, done, bar)
+            return _loop(plan, settings["chosen"], chains, kept, done.draws, bar)
 
 
 def open(path: str | Path) -> Run:  # noqa: A001 - fokker.open, like a file
     """A stored run, finished or not, for reading: draws, summary, plots; no target is needed."""
     return Run.from_store(Store.open(path))
-
-
-def _precision(dtype: str) -> Any:
-    return jax.enable_x64(True) if dtype == "float64" else nullcontext()
 
 
 def _settle(plan: Plan, bar: Progress) -> tuple[Plan, dict[str, Any]]:
@@ -204,9 +216,7 @@ def _run(plan: Plan, chosen: dict[str, Any], path: Path | None, overwrite: bool,
     return _loop(plan, chosen, chains, kept, 0, bar)
 
 
-def _loop(
-    plan: Plan, chosen: dict[str, Any], chains: Chains, kept: Store | None, done: int, bar: Progress
-) -> Run:
+def _loop(plan: Plan, chosen: dict[str, Any], chains: Chains, kept: Store | None, done: int, bar: Progress) -> Run:
     sink = _Memory(plan) if kept is None else _ToStore(plan, kept)
     bar.start(plan, done)
     try:
@@ -219,16 +229,11 @@ def _loop(
     return _finish(plan, chosen, chains, sink, kept, state)
 
 
-def _finish(
-    plan: Plan, chosen: dict[str, Any], chains: Chains, sink: Any, kept: Store | None, state: str
-) -> Run:
+def _finish(plan: Plan, chosen: dict[str, Any], chains: Chains, sink: Any, kept: Store | None, state: str) -> Run:
     if kept is None:
         values, stats = sink.datasets()
         return Run.from_memory(plan, chosen, values, stats, state)
-    if state == "complete":
-        kept.close()
-    else:
-        kept.flush()
+    kept.close()
     return Run.from_store(kept, plan=plan)
 
 
@@ -243,7 +248,7 @@ class _Memory:
     def until_chunk_end(self) -> int:
         return self._plan.draws
 
-    def append(self, draws: Advance, state: list[np.ndarray], iteration: int) -> None:
+    def append(self, draws: Advance, chains: Chains) -> None:
         self._positions.append(draws.positions)
         self._info.append(draws.info)
 
@@ -264,5 +269,11 @@ class _ToStore:
     def until_chunk_end(self) -> int:
         return self._store.until_chunk_end()
 
-    def append(self, draws: Advance, state: list[np.ndarray], iteration: int) -> None:
-        self._store.append(self._plan.layout.split(draws.positions), draws.info, state, iteration)
+    def append(self, draws: Advance, chains: Chains) -> None:
+        self._store.append(
+            self._plan.layout.split(draws.positions),
+            draws.info,
+            chains.checkpoint(),
+            chains.iteration,
+            extra=chains.source_state(),
+        )

@@ -175,6 +175,11 @@ class Store:
             ) from error
         return store
 
+    @staticmethod
+    def check_free(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """StoreError if ``create`` would refuse the path; nothing is changed."""
+        _to_clear(Path(path), overwrite)
+
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, write: bool = False, recover: bool = False) -> Store:
         """The store at ``path``, to read, or with ``write=True`` to continue it after its last commit.
@@ -281,6 +286,18 @@ class Store:
         description = self._description | {"settings": self._description["settings"] | changes}
         self._write_json(self.path / "run.json", description, "settings")
         self._description = json.loads(to_json(description, "settings"))
+
+    def extend(self, draws: int) -> None:
+        """Make room for more draws than the run was to have."""
+        self._need_writable()
+        if draws < self.draws:
+            raise InputError(f"the run is for {self.draws} draws already; {draws} would be fewer.")
+        changed = {"draws": draws, "settings": self._description["settings"] | {"draws": draws}}
+        self._description = self._description | changed
+        self._write_json(self.path / "run.json", self._description, "settings")
+        self._main.draws = draws
+        self._main.set_length(draws)
+        self._write_root()
 
     def write_audit(self, audit: Mapping[str, Any]) -> None:
         """Keep what the audit measured; a reader may do so too, after the run."""
@@ -573,15 +590,15 @@ def _read_state(path: Path, entry: Mapping[str, Any]) -> bytes:
     return data
 
 
-def _clear(path: Path, overwrite: bool) -> None:
-    """Make room for a new store, or refuse."""
+def _to_clear(path: Path, overwrite: bool) -> list[str]:
+    """What would have to be deleted to make room for a new store; StoreError where that is not to be done."""
     if not path.exists() and not path.is_symlink():
-        return
+        return []
     if not path.is_dir():
         raise StoreError(f"{path} is a file; a store needs a folder of its own: choose another path.")
     names = sorted(entry.name for entry in path.iterdir() if entry.name != "run.json" + PARTIAL)
     if not names:
-        return
+        return []
     try:
         description = _read_description(path)
     except StoreError as error:
@@ -601,6 +618,14 @@ def _clear(path: Path, overwrite: bool) -> None:
             f"{path} is a store, but also holds {', '.join(foreign[:5])}, which no run wrote; "
             "nothing was deleted: move that away or choose another path."
         )
+    return names
+
+
+def _clear(path: Path, overwrite: bool) -> None:
+    """Make room for a new store, or refuse."""
+    names = _to_clear(path, overwrite)
+    if not names:
+        return
     (path / "checkpoint").mkdir(exist_ok=True)
     take_lock(path).close()
     _delete(path / n for n in names if n != "run.json")

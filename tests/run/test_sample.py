@@ -1,0 +1,256 @@
+"""The run: draws that do not depend on how they were made, storage, resumption, and what is refused."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fokker
+from fokker.errors import InputError, NonFiniteError, StoreError
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((500, 3)).astype(np.float32)
+Y = (RNG.random(500) < 1 / (1 + np.exp(-X @ np.array([1.0, -0.5, 0.2])))).astype(np.float32)
+TARGET = fokker.glm(X, Y, names=["a", "b", "c"])
+SGLD = fokker.sgld(step_size=1e-3)
+QUIET = dict(progress=False, batch_size=50, chains=2, warmup=20, draws=60, thin=3)
+
+
+def beta(run):
+    return np.asarray(run.draws["beta"])
+
+
+def test_draws_do_not_depend_on_chunks_threads_or_blocks(tmp_path, monkeypatch):
+    want = beta(fokker.sample(TARGET, SGLD, **QUIET))
+    stored = fokker.sample(TARGET, SGLD, **QUIET, store=tmp_path / "run.zarr")
+    assert (beta(stored) == want).all()
+    monkeypatch.setattr("fokker.run.loop.BLOCK_SECONDS", 1e-9)  # blocks of one draw
+    assert (beta(fokker.sample(TARGET, SGLD, **QUIET)) == want).all()
+    monkeypatch.setattr("fokker.run.loop.os.sched_getaffinity", lambda pid: {0})  # one thread
+    assert (beta(fokker.sample(TARGET, SGLD, **QUIET)) == want).all()
+
+
+def test_a_chain_is_the_same_whatever_runs_beside_it():
+    together = beta(fokker.sample(TARGET, SGLD, **QUIET))
+    alone = beta(fokker.sample(TARGET, SGLD, **{**QUIET, "chains": 1}))
+    assert (together[0] == alone[0]).all() and (together[0] != together[1]).any()
+
+
+def test_the_thinned_run_holds_every_third_draw_of_the_long_one():
+    thinned = beta(fokker.sample(TARGET, SGLD, **QUIET))
+    every = beta(fokker.sample(TARGET, SGLD, **{**QUIET, "thin": 1, "draws": 180}))
+    np.testing.assert_allclose(thinned, every[:, 2::3], rtol=1e-4, atol=1e-5)
+
+
+def test_another_seed_gives_other_draws():
+    one, two = (beta(fokker.sample(TARGET, SGLD, **QUIET, seed=s)) for s in (0, 1))
+    assert (one != two).all()
+
+
+@pytest.mark.parametrize("gradient", [fokker.control_variates(), fokker.svrg(refresh_every=25)], ids=["cv", "svrg"])
+def test_estimators_run_and_resume_bit_for_bit(tmp_path, gradient):
+    want = beta(fokker.sample(TARGET, SGLD, gradient=gradient, **QUIET))
+    short = {**QUIET, "draws": 17}
+    fokker.sample(TARGET, SGLD, gradient=gradient, **short, store=tmp_path / "run.zarr")
+    got = fokker.resume(tmp_path / "run.zarr", TARGET, SGLD, gradient=gradient, draws=60, progress=False)
+    assert (beta(got) == want).all() and got.state == "complete"
+
+
+def test_shared_batches_run_and_resume(tmp_path):
+    want = beta(fokker.sample(TARGET, SGLD, **QUIET, share_batches=True))
+    fokker.sample(TARGET, SGLD, **{**QUIET, "draws": 31}, share_batches=True, store=tmp_path / "run.zarr")
+    got = fokker.resume(tmp_path / "run.zarr", TARGET, SGLD, draws=60, progress=False)
+    assert (beta(got) == want).all()
+
+
+def test_data_on_disk_run_and_resume(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "y.npy", Y)
+    data = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "xy"}
+    target = fokker.Target(
+        lambda p: -0.5 * jnp.sum(p**2),
+        lambda p, rows: rows["y"] * (rows["x"] @ p) - jax.nn.softplus(rows["x"] @ p),
+        data,
+        start=np.zeros(3),
+    )
+    want = np.asarray(fokker.sample(target, SGLD, **QUIET).draws["theta"])
+    fokker.sample(target, SGLD, **{**QUIET, "draws": 31}, store=tmp_path / "run.zarr")
+    got = fokker.resume(tmp_path / "run.zarr", target, SGLD, draws=60, progress=False)
+    assert (np.asarray(got.draws["theta"]) == want).all()
+
+
+def test_an_iterator_of_batches_is_marked_as_not_resumable(tmp_path):
+    batches = [(X[i : i + 50], Y[i : i + 50]) for i in range(0, 500, 50)]
+    target = fokker.Target(
+        lambda p: -0.5 * jnp.sum(p**2),
+        lambda p, rows: rows[1] * (rows[0] @ p) - jax.nn.softplus(rows[0] @ p),
+        fokker.IteratorSource(iter(batches * 1000), size=500),
+        start=np.zeros(3),
+    )
+    run = fokker.sample(target, SGLD, **QUIET, share_batches=True, store=tmp_path / "run.zarr")
+    assert run.settings["resumable"] is False
+    with pytest.raises(StoreError, match="iterator"):
+        fokker.resume(tmp_path / "run.zarr", target, SGLD, draws=100, progress=False)
+
+
+def test_double_precision_changes_no_global_setting():
+    run = fokker.sample(TARGET, SGLD, **QUIET, dtype="float64")
+    assert run.draws["beta"].dtype == np.float64 and not jax.config.jax_enable_x64
+
+
+def test_summary_and_arviz(tmp_path):
+    run = fokker.sample(TARGET, SGLD, **QUIET, store=tmp_path / "run.zarr")
+    summary = run.summary()
+    assert list(summary.index) == ["beta[a]", "beta[b]", "beta[c]", "beta[intercept]"]
+    np.testing.assert_allclose(summary["mean"], beta(run).mean((0, 1)), rtol=1e-5)
+    tree = run.to_arviz()
+    assert tree["posterior"]["beta"].shape == (2, 60, 4)
+    again = fokker.open(tmp_path / "run.zarr")
+    assert (beta(again) == beta(run)).all() and again.state == "complete"
+    with pytest.raises(InputError, match="no variable 'gamma'; there are beta"):
+        run.summary(["gamma"])
+
+
+def test_cyclical_exploration_keeps_only_draws():
+    kernel = fokker.sgld(step_size=1e-3, schedule=fokker.cyclical(period=30, exploration=0.5))
+    run = fokker.sample(TARGET, kernel, **{**QUIET, "warmup": 0, "thin": 1})
+    assert run.draws.sizes["draw"] == 60
+    assert (np.asarray(run.stats["step_size"]) <= 1e-3 * (1 + np.cos(np.pi / 2)) / 2 + 1e-9).all()
+
+
+def test_ctrl_c_returns_what_there_is(monkeypatch, tmp_path):
+    from fokker.run.loop import Chains
+
+    draw, calls = Chains.draw, []
+
+    def interrupted(self, count):
+        calls.append(count)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return draw(self, min(count, 5))
+
+    monkeypatch.setattr(Chains, "draw", interrupted)
+    run = fokker.sample(TARGET, SGLD, **QUIET, store=tmp_path / "run.zarr")
+    assert run.state == "interrupted" and run.draws.sizes["draw"] == 15
+    monkeypatch.undo()
+    whole = beta(fokker.sample(TARGET, SGLD, **QUIET))
+    assert (beta(run) == whole[:, :15]).all()
+    assert (beta(fokker.resume(tmp_path / "run.zarr", TARGET, SGLD, progress=False)) == whole).all()
+
+
+def test_a_step_too_large_names_chain_iteration_and_cure(tmp_path):
+    target = fokker.Target.from_log_density(lambda x: -jnp.sum(x**4), start=np.full(2, 0.1))
+    kernel = fokker.sgld(step_size=0.15)
+    with pytest.raises(
+        NonFiniteError, match=r"chain \d, iteration \d+: theta\[\d\] became .*step size is 0.15.*smaller"
+    ) as caught:
+        fokker.sample(target, kernel, draws=100_000, warmup=0, chains=2, progress=False, store=tmp_path / "run.zarr")
+    kept = np.asarray(caught.value.run.draws["theta"])
+    assert np.isfinite(kept).all()
+    reopened = np.asarray(fokker.open(tmp_path / "run.zarr").draws["theta"])
+    assert (reopened == kept).all()
+
+
+REFUSED = [
+    ("wrong shape of the likelihood", dict(target=fokker.Target(lambda p: 0.0 * p.sum(), lambda p, b: (b @ p).sum(), X, start=np.zeros(3))), "one number per row"),
+    ("a prior that is a vector", dict(target=fokker.Target(lambda p: p, lambda p, b: b @ p, X, start=np.zeros(3))), "log_prior must return a scalar"),
+    ("a density that is a vector", dict(target=fokker.Target.from_log_density(lambda p: p, start=np.zeros(3)), batch_size=None), "log density must return a scalar"),
+    ("mismatched parameters", dict(init={"gamma": np.zeros(7)}), "could not be evaluated"),
+    ("no start", dict(target=fokker.Target(lambda p: 0.0, lambda p, b: b @ p, X)), "needs a start"),
+    ("NaN data", dict(target=fokker.glm(np.where(np.arange(500)[:, None] == 7, np.nan, X), Y)), "row 7"),
+    ("a large batch", dict(batch_size=501), "batch_size=501 for 500 rows"),
+    ("unknown keyword", dict(num_samples=5), "did you mean draws="),
+    ("misspelt keyword", dict(chanis=5), "did you mean chains="),
+    ("no target", dict(target=lambda x: 0.0), "fokker.Target"),
+    ("draws", dict(draws=0), "draws must be a whole number >= 1"),
+    ("dtype", dict(dtype="float16"), "dtype must be"),
+    ("order of batches", dict(batches="random"), "'epochs' or 'independent'"),
+    ("infinite start", dict(init={"beta": np.array([np.inf, 0, 0, 0])}), "not finite"),
+    ("full data and a batch size", dict(kernel=fokker.hmc(step_size=0.1)), "leave batch_size out"),
+    ("rows and no data", dict(target=lambda: fokker.Target(lambda p: 0.0, lambda p, b: b)), "without data"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given, message", [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
+def test_bad_input_is_refused_at_the_door(given, message):
+    arguments = {"target": TARGET, "kernel": SGLD, **QUIET, **given}
+    with pytest.raises(InputError, match=message):
+        target = arguments.pop("target")
+        fokker.sample(target() if message == "without data" else target, arguments.pop("kernel"), **arguments)
+
+
+def test_another_target_kernel_or_data_is_not_resumed(tmp_path):
+    path, start = tmp_path / "run.zarr", {"beta": np.ones(4)}
+    fokker.sample(TARGET, SGLD, init=start, **QUIET, store=path)
+    with pytest.raises(StoreError, match="resume it, choose another path"):
+        fokker.sample(TARGET, SGLD, **QUIET, store=path)
+    with pytest.raises(StoreError, match="with this kernel"):
+        fokker.resume(path, TARGET, fokker.sgld(step_size=2e-3), init=start, draws=100, progress=False)
+    with pytest.raises(StoreError, match="with this data"):
+        fokker.resume(path, fokker.glm(X + 1, Y, names=["a", "b", "c"]), SGLD, init=start, draws=100, progress=False)
+    with pytest.raises(StoreError, match="with this log_density"):
+        fokker.resume(
+            path,
+            fokker.glm(X, Y, names=["a", "b", "c"], prior_scale=1e-3),
+            SGLD,
+            init=start,
+            draws=100,
+            progress=False,
+        )
+
+
+CHILD = """
+    import sys, numpy as np, fokker
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 3)).astype(np.float32)
+    Y = (X[:, 0] > 0).astype(np.float32)
+    target = fokker.glm(X, Y)
+    kernel = fokker.sghmc(step_size=1e-2, friction=1.0)
+    arguments = dict(draws=400_000, warmup=10, thin=2, chains=2, batch_size=20, progress=False)
+    if sys.argv[2] == "whole":
+        np.save(sys.argv[1], np.asarray(fokker.sample(target, kernel, **arguments).draws["beta"]))
+    elif sys.argv[2] == "begin":
+        print("ready", flush=True)
+        fokker.sample(target, kernel, **arguments, store=sys.argv[1])
+    else:
+        print("ready", flush=True)
+        fokker.resume(sys.argv[1], target, kernel, progress=False)
+        print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_at_random_instants_the_draws_are_those_of_an_uninterrupted_run(tmp_path, kills):
+    script = tmp_path / "child.py"
+    script.write_text(textwrap.dedent(CHILD))
+    environment = {**os.environ, "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+    call = lambda *words: subprocess.Popen(
+        [sys.executable, str(script), *map(str, words)], stdout=subprocess.PIPE, env=environment
+    )
+    assert call(tmp_path / "whole.npy", "whole").wait(timeout=120) == 0
+    rng, path, mode, killed = np.random.default_rng(kills), tmp_path / "run.zarr", "begin", 0
+    while killed < kills:
+        child = call(path, mode)
+        child.stdout.readline()
+        before = time.monotonic()
+        while mode == "begin" and not (path / "checkpoint" / "commit.json").exists() and time.monotonic() - before < 60:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 1.0 if mode == "begin" else 4.0))
+        finished = child.poll() is not None
+        if finished:
+            assert child.returncode == 0
+            break  # the run was complete before the next kill
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        killed, mode = killed + 1, "resume"
+    last = call(path, "resume")
+    assert last.wait(timeout=240) == 0
+    assert killed >= 1
+    assert (beta(fokker.open(path)) == np.load(tmp_path / "whole.npy")).all()
