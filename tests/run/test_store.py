@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fokker.errors import InputError, StoreError
-from fokker.run import files
+from fokker.run import chunks, files
 from fokker.run.arviz import to_arviz
 from fokker.run.store import Store, Variable
 
@@ -27,6 +27,12 @@ VARIABLES = (
 )
 STATS = {"energy": "float32", "accepted": bool}
 CHAINS = 2
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch):
+    """Forcing files to the device takes most of the time here and can be seen only when the power fails."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 def draws(first, count, variables=VARIABLES, stats=STATS, chains=CHAINS):
@@ -151,6 +157,26 @@ def test_warmup_draws_and_extra_are_committed_too(tmp_path):
     groups = Store.open(tmp_path / "run.zarr").groups()
     np.testing.assert_array_equal(groups["warmup_posterior"]["theta"].values, draws(0, 5)[0]["theta"])
     np.testing.assert_array_equal(groups["posterior"]["theta"].values, draws(0, 10)[0]["theta"])
+
+
+@pytest.mark.parametrize("ends", [8, 10])
+@pytest.mark.parametrize("reopened", [True, False])
+def test_a_run_can_be_given_more_draws(tmp_path, monkeypatch, ends, reopened):
+    monkeypatch.setattr(chunks, "DRAW_NUMBERS", 12)
+    path = tmp_path / "run.zarr"
+    store = create(path, draws=ends)
+    append(store, 0, ends)
+    if reopened:
+        store.close()
+        store = Store.open(path, write=True)
+    store.extend(30)
+    append(store, ends, 30 - ends)
+    store.close()
+    store = Store.open(path)
+    store.verify()
+    assert store.complete
+    assert_holds(store, 30)
+    np.testing.assert_array_equal(store.posterior()["draw"].values, np.arange(30))
 
 
 def test_a_foreign_reader_sees_nan_until_the_run_closes(tmp_path):

@@ -20,6 +20,7 @@ import numpy as np
 from fokker.errors import InputError, StoreError
 from fokker.run.files import replace, to_json
 
+DRAW_NUMBERS = 8192  # in one chunk of the coordinate "draw"
 GROUP: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
 
 
@@ -95,18 +96,14 @@ class Draws:
             )
         return count
 
-    def put(
-        self, values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], first: int, count: int
-    ) -> None:
+    def put(self, values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], first: int, count: int) -> None:
         """Rows first .. first + count - 1 of what was handed in go into the chunk in hand."""
         at = self.length % self.chunk
         for key, variable in self.arrays.items():
             given = (values if key[0] == "posterior" else stats)[key[1]]
             if key not in self._buffers:
                 shape = (self.chains, self.chunk, *variable.shape)
-                self._buffers[key] = np.full(
-                    shape, _fill(variable.dtype), np.dtype(variable.dtype).newbyteorder("<")
-                )
+                self._buffers[key] = np.full(shape, _fill(variable.dtype), np.dtype(variable.dtype).newbyteorder("<"))
             elif at == 0:
                 self._buffers[key].fill(_fill(variable.dtype))
             self._buffers[key][:, at : at + count] = given[:, first : first + count]
@@ -126,9 +123,9 @@ class Draws:
 
     def load_partial(self) -> None:
         """Continue: the committed rows of a partial chunk come back into memory."""
-        if self.at_chunk_end():
-            return
         at = self.length % self.chunk
+        if at == 0:
+            return
         for key, variable in self.arrays.items():
             content = self.read(key, self.length // self.chunk)
             dtype = np.dtype(variable.dtype).newbyteorder("<")
@@ -175,7 +172,7 @@ class Draws:
             folder.mkdir()
             replace(folder / "zarr.json", to_json(GROUP))
             members = [v for (g, _), v in self.arrays.items() if g == group]
-            coords: dict[str, np.ndarray] = {"chain": np.arange(self.chains), "draw": np.arange(self.draws)}
+            coords: dict[str, np.ndarray] = {"chain": np.arange(self.chains)}
             for variable in members:
                 shape = (self.chains, self.draws, *variable.shape)
                 chunks = (self.chains, self.chunk, *variable.shape)
@@ -185,11 +182,14 @@ class Draws:
                 coords |= {dim: np.asarray(labels) for dim, labels in variable.coords.items()}
             for dim, labels in coords.items():
                 _write_coordinate(folder / dim, dim, labels)
+            _write_array_metadata(folder / "draw", (self.draws,), (DRAW_NUMBERS,), "int64", ("draw",))
+            _number_draws(folder / "draw", self.draws)
 
     def set_length(self, length: int) -> None:
         """Give every array (and the draw numbers) this length, which hides or shows what lies beyond."""
         for group in ("posterior", "sample_stats"):
             folder = self.path / (self.prefix + group)
+            _number_draws(folder / "draw", length)
             for name in [n for g, n in self.arrays if g == group] + ["draw"]:
                 file = folder / name / "zarr.json"
                 metadata = json.loads(file.read_text("utf-8"))
@@ -227,6 +227,15 @@ def _write_array_metadata(
     replace(folder / "zarr.json", to_json(metadata))
 
 
+def _number_draws(folder: Path, length: int) -> None:
+    """The numbers of draws, as far as they are not there; a chunk of them is the same for a run of any length."""
+    for index in range(-(-length // DRAW_NUMBERS)):
+        file = folder / f"c.{index}"
+        if not file.exists():
+            content = np.arange(index * DRAW_NUMBERS, (index + 1) * DRAW_NUMBERS, dtype="<i8").tobytes()
+            replace(file, content, google_crc32c.value(content).to_bytes(4, "little"))
+
+
 def _write_coordinate(folder: Path, dim: str, labels: np.ndarray) -> None:
     """The labels of one axis, in one chunk."""
     dtype = "string" if labels.dtype.kind in "USO" else labels.dtype.name
@@ -255,9 +264,7 @@ def check_variables(variables: Sequence[Variable], stats: Mapping[str, str]) -> 
     names = [v.name for v in variables]
     for name in [*names, *stats]:
         if not re.fullmatch(r"[^/\\.\0][^/\\\0]*", name) or name in ("chain", "draw", "zarr.json"):
-            raise InputError(
-                f"{name!r} cannot name a variable: use a word without slashes, other than chain and draw."
-            )
+            raise InputError(f"{name!r} cannot name a variable: use a word without slashes, other than chain and draw.")
     if len(set(names)) != len(names):
         raise InputError(f"the names of variables must differ, got {names}.")
     for v in variables:
@@ -267,9 +274,7 @@ def check_variables(variables: Sequence[Variable], stats: Mapping[str, str]) -> 
             )
         for dim, size in zip(v.dims, v.shape, strict=True):
             if sizes.setdefault(dim, size) != size or dim in ("chain", "draw", *names):
-                raise InputError(
-                    f"axis {dim!r} of {v.name} has length {size}; the name is taken by something else."
-                )
+                raise InputError(f"axis {dim!r} of {v.name} has length {size}; the name is taken by something else.")
         for dim, labels in v.coords.items():
             if dim not in v.dims or len(labels) != sizes[dim]:
                 raise InputError(f"{v.name} has {len(labels)} labels for {dim!r}, its axes are {sizes}.")
