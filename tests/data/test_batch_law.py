@@ -1,9 +1,10 @@
 """What the order of batches does to the law of SGLD, exactly (docs/adr/0003-batches.md).
 
-Rows y_i ~ Normal(x, 1), one parameter: the gradient of a batch is N (x - mean y) + e with e free of x, so that SGLD is
-the linear chain x+ = rho x - eps e + Normal(0, 2 eps), rho = 1 - eps N. The noise e adds to its variance: with
-independent windows eps^2 V / (1 - rho^2), with epochs a sum over the covariance of e within an epoch, since offsets
-drawn anew make epochs independent. All outcomes of the library's own draws are enumerated.
+Rows y_i ~ Normal(x, 1), one parameter: the gradient of a batch is N (x - mean y) + e with e free of x, so
+that SGLD is the linear chain x+ = rho x - eps e + Normal(0, 2 eps), rho = 1 - eps N. The noise e adds to its
+variance: with independent windows eps^2 V / (1 - rho^2), with epochs a sum over the covariance of e within an
+epoch, since offsets drawn anew make epochs independent. All outcomes of the library's own draws are
+enumerated.
 """
 
 from itertools import permutations
@@ -23,7 +24,9 @@ from fokker.target import Target
 def epochs_of(size, batch_size, monkeypatch):
     """Starts of the windows of one epoch, (outcomes, size // batch_size): each pair of draws, all equally likely."""
     per_epoch, draws = size // batch_size, {}
-    monkeypatch.setattr(module.random, "integers", lambda key, t, index, bound: np.full(len(t), draws[int(index[0])] % bound))
+    monkeypatch.setattr(
+        module.random, "integers", lambda key, t, index, bound: np.full(len(t), draws[int(index[0])] % bound)
+    )
     outcomes = []
     for offset in range(size):
         for stride in range(per_epoch):

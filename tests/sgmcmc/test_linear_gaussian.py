@@ -1,9 +1,10 @@
 """On a Gaussian every linear sampler has a stationary law in closed form, whatever its step: here it is, to 1e-10.
 
-The step's affine map and the factor of its noise are read off by automatic differentiation, with the gradient's noise
-among the noises; the discrete Lyapunov equation then gives the covariance of the chain. To add a sampler, add a row
-to ``SAMPLERS``: how it is made with a preconditioner P (the diffusion, or the inverse of the mass), and the variance
-of a coordinate with curvature a in the whitened coordinates P^-1/2 theta.
+The step's affine map and the factor of its noise are read off by automatic differentiation, with the
+gradient's noise among the noises; the discrete Lyapunov equation then gives the covariance of the chain. To
+add a sampler, add a row to ``SAMPLERS``: how it is made with a preconditioner P (the diffusion, or the
+inverse of the mass), and the variance of a coordinate with curvature a in the whitened coordinates P^-1/2
+theta.
 """
 
 import jax
@@ -95,7 +96,10 @@ def test_the_momentum_of_sghmc_has_its_closed_form(x64, integrator):
     covariance = stationary_covariance(M, F)
     nu = 2 * C * h + h**2 * v
     closed = {
-        "euler": (2 * nu / (h * (C - a * h) * (4 - 2 * C * h + a * h**2)), -nu / ((C - a * h) * (4 - 2 * C * h + a * h**2))),
+        "euler": (
+            2 * nu / (h * (C - a * h) * (4 - 2 * C * h + a * h**2)),
+            -nu / ((C - a * h) * (4 - 2 * C * h + a * h**2)),
+        ),
         "symplectic": (2 * nu / (C * h * (4 - 2 * C * h - a * h**2)), nu / (C * (4 - 2 * C * h - a * h**2))),
         "aboba": (a * aboba_variance(a, h, v, C) / (1 - a * h**2 / 4), 0.0),
     }[integrator]

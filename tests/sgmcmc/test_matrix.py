@@ -1,4 +1,4 @@
-"""The noise that compensates gradient noise has covariance 2 eps D - eps^2 B-hat in every form, and reports its share."""
+"""The noise that compensates gradient noise has covariance 2 eps D - eps^2 B-hat in every form, and tells its share."""
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,9 @@ def test_eps_over_share_is_the_largest_step_that_compensates(x64, injected, take
     """2 eps D - eps^2 V is PSD up to that step and not beyond."""
     diffusion, V = dense(MATRICES[injected]), dense(TAKEN[taken])
     eps = 0.01
-    take = jax.tree.map(lambda leaf: jnp.asarray(leaf) * (eps if isinstance(TAKEN[taken], LowRank) else eps**2), TAKEN[taken])
+    take = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf) * (eps if isinstance(TAKEN[taken], LowRank) else eps**2), TAKEN[taken]
+    )
     _, share = draw_factor(2 * eps * jnp.asarray(MATRICES[injected]), take)
     limit = eps / share
     least = lambda h: np.linalg.eigvalsh(2 * h * diffusion - h**2 * V).min()
@@ -124,9 +126,8 @@ def test_low_rank_and_dense_compensation_agree(d, rank, seed):
 
 def test_scalar_and_diagonal_noise_builds_no_matrix():
     """Nothing in the program of the fast paths has d^2 entries or a factorisation."""
-    d = 300
+    d, key = 300, jax.random.key(0)
     for give in (jnp.float32(1.0), jnp.ones(d)):
         for taken in (None, jnp.float32(0.1), jnp.full(d, 0.1)):
-            key = jax.random.key(0)
             program = jax.make_jaxpr(lambda g, t: matrix.compensated_normal(key, g, t, d, jnp.float32))(give, taken)
             assert not any(len(v.aval.shape) == 2 for e in program.jaxpr.eqns for v in e.outvars)

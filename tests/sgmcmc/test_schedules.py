@@ -31,20 +31,20 @@ def steps_of(kernel, iterations):
         M, _, F = linear_step(bound.step, state, 1)
         return M[0, 0], jnp.sqrt((F**2).sum()), bound.step(jax.random.key(0), state)[1].step_size
 
-    return [
-        np.asarray(column) for column in jax.vmap(one)(jnp.arange(iterations, dtype=jnp.int32))
-    ]
+    return [np.asarray(column) for column in jax.vmap(one)(jnp.arange(iterations, dtype=jnp.int32))]
 
 
 def test_factors(x64):
     t = jnp.arange(6)
     assert_allclose(jax.vmap(constant())(t), 1.0)
     assert_allclose(polynomial(b=2.0, c=0.6)(t), (1 + np.arange(6) / 2) ** -0.6, rtol=1e-14)
-    assert_allclose(cyclical(4)(t), [1, 0.5 + 0.5 * 0.5**0.5, 0.5, 0.5 - 0.5 * 0.5**0.5, 1, 0.5 + 0.5 * 0.5**0.5], atol=1e-15)
+    assert_allclose(
+        cyclical(4)(t), [1, 0.5 + 0.5 * 0.5**0.5, 0.5, 0.5 - 0.5 * 0.5**0.5, 1, 0.5 + 0.5 * 0.5**0.5], atol=1e-15
+    )
 
 
 def test_a_polynomial_schedule_sums_to_infinity_and_its_squares_do_not():
-    """Robbins & Monro, by Cauchy's condensation: 2^k factor(2^k) does not fall, 2^k factor(2^k)^2 falls geometrically."""
+    """Robbins & Monro by Cauchy's condensation: k factor(k) grows over powers of 2, k factor(k)^2 falls geometrically."""
     k = 2.0 ** np.arange(20, 40)
     factor = np.asarray(polynomial(b=1000.0, c=0.55)(k))
     assert (np.diff(k * factor) > 0).all()
@@ -93,14 +93,22 @@ def test_every_method_follows_the_schedule(kernel):
     bound = kernel.bind(LINE, minibatch())
     state = bound.init(jnp.ones(2), jax.random.key(0))
     for t, random in ((1, False), (2, False), (3, True), (9, True), (12, False)):
-        ends, infos = zip(*[bound.step(jax.random.key(k), state._replace(iteration=jnp.int32(t))) for k in (1, 2)], strict=True)
+        ends, infos = zip(
+            *[bound.step(jax.random.key(k), state._replace(iteration=jnp.int32(t))) for k in (1, 2)], strict=True
+        )
         assert bool((ends[0].position != ends[1].position).any()) == random
         assert_allclose(infos[0].step_size, 0.1 * (1 + np.cos(np.pi * (t % 10) / 10)) / 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: polynomial(b=0.0), lambda: polynomial(c=0.5), lambda: polynomial(c=1.1), lambda: cyclical(1), lambda: cyclical(9, 1.0)],
+    [
+        lambda: polynomial(b=0.0),
+        lambda: polynomial(c=0.5),
+        lambda: polynomial(c=1.1),
+        lambda: cyclical(1),
+        lambda: cyclical(9, 1.0),
+    ],
 )
 def test_settings_that_make_no_schedule_are_refused(make):
     with pytest.raises(InputError, match="needs"):

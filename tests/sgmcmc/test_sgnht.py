@@ -1,7 +1,8 @@
 """SGNHT: at a thermostat that cannot move it is SGHMC; the thermostat's own step; then the law, by simulation.
 
-Simulated chains are independent, so that every standard error is the spread of their means; the bounds are multiples
-of it. The kinetic energy has mean 1 at any step size, and xi finds the noise of the gradient that nobody told it of.
+Simulated chains are independent, so that every standard error is the spread of their means; the bounds are
+multiples of it. The kinetic energy has mean 1 at any step size, and xi finds the noise of the gradient that
+nobody told it of.
 """
 
 import jax
@@ -35,7 +36,9 @@ def test_with_a_thermostat_that_cannot_move_it_is_sghmc(x64, integrator, noise):
     nose = sgnht(0.15, xi, inertia=1e300, mass=mass, integrator=integrator).bind(gaussian(A), gradient)
     hmc = sghmc(0.15, xi * mass, mass, integrator).bind(gaussian(A), gradient)
     x, key = jnp.ones(d), jax.random.key(0)
-    for got, want in zip(linear_step(nose.step, nose.init(x, key), d), linear_step(hmc.step, hmc.init(x, key), d), strict=True):
+    for got, want in zip(
+        linear_step(nose.step, nose.init(x, key), d), linear_step(hmc.step, hmc.init(x, key), d), strict=True
+    ):
         assert_allclose(got, want, atol=1e-13)
 
 
@@ -44,7 +47,9 @@ def test_with_a_thermostat_that_cannot_move_it_is_sghmc(x64, integrator, noise):
 def test_each_thermostat_gains_the_mean_square_of_its_group_less_one(x64, integrator, thermostat):
     h, tau, mass = 0.1, 2.5, jnp.array([0.5, 1.0, 1.5, 2.0, 2.5])
     groups = {"all": np.zeros(5, int), "each": np.arange(5), "labels": LABELS}[thermostat]
-    kernel = sgnht(h, thermostat=LABELS if thermostat == "labels" else thermostat, inertia=tau, mass=mass, integrator=integrator)
+    kernel = sgnht(
+        h, thermostat=LABELS if thermostat == "labels" else thermostat, inertia=tau, mass=mass, integrator=integrator
+    )
     bound = kernel.bind(gaussian(jnp.eye(5)), noisy(jnp.array(2.0)))
     state = bound.init(jnp.arange(5.0), jax.random.key(3))
     after, info = bound.step(jax.random.key(4), state)
@@ -177,7 +182,7 @@ def test_the_order_of_the_bias(integrator, order, steps):
 
 
 def test_in_many_dimensions_the_bias_is_the_mean_curvature_times_a_quarter_of_the_squared_step():
-    """xi then hardly moves; momenta at the end of an "aboba" step are kept at 1, those at its middle at 1 - h^2 a / 4."""
+    """xi then hardly moves; momenta at the end of an "aboba" step are kept at 1, at its middle at 1 - h^2 a / 4."""
     h = 0.4
     (run,) = simulate(STANDARD, noisy(), 200, 40, 300.0, [h])
     variance, error = mean(run["x2"])

@@ -69,10 +69,11 @@ def compensated_normal(
 ) -> tuple[Array, Array]:
     """A draw of Normal(0, injected - taken) and the largest share of injected noise that is taken in any direction.
 
-    injected is 2 eps D, taken is eps^2 B-hat or None (Ma, Chen & Fox 2015, eq. 9). The difference is PSD if and only
-    if the share is <= 1; directions beyond that get no noise, and the caller reports the share. Where injected is
-    proportional to eps so is the share, and eps / share is the largest step that would do. A caller that knows
-    ``injected_root`` (lower triangular where dense) saves a Cholesky factorisation a step.
+    injected is 2 eps D, taken is eps^2 B-hat or None (Ma, Chen & Fox 2015, eq. 9). The difference is PSD if
+    and only if the share is <= 1; directions beyond that get no noise, and the caller reports the share.
+    Where injected is proportional to eps so is the share, and eps / share is the largest step that would do.
+    A caller that knows ``injected_root`` (lower triangular where dense) saves a Cholesky factorisation a
+    step.
     """
     z = normal(key, (d,), stream, dtype)
     if taken is not None and not isinstance(taken, LowRank) and jnp.ndim(injected) < 2 and jnp.ndim(taken) < 2:

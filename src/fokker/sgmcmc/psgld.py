@@ -3,11 +3,12 @@
     theta+ = theta - eps D grad U~ + Normal(0, 2 eps D - eps^2 D V^ D),    D = diag(1 / (damping + sqrt(v)))
     v+     = decay v + (1 - decay) (grad U~ / N)^2      while iteration < adapt_steps, then constant
 
-Leaves exp(-U) invariant as eps -> 0 from iteration ``adapt_steps`` on. The published method lets v run on and drops
-the term Gamma_i = d D_ii / d theta_i. But v is a function of the chain's history and not of theta, so that no Gamma
-makes it right (Ma, Chen & Fox 2015, eq. 3 asks for D(z)); where v follows theta closely, dropping Gamma samples
-exp(-U) / D in one dimension. A D that is constant needs no Gamma, hence the freeze: states before it are no draws.
-Departures from print: the freeze; v is divided by 1 - decay^t, since it starts at 0; the compensation of eq. 9.
+Leaves exp(-U) invariant as eps -> 0 from iteration ``adapt_steps`` on. The published method lets v run on and
+drops the term Gamma_i = d D_ii / d theta_i. But v is a function of the chain's history and not of theta, so
+that no Gamma makes it right (Ma, Chen & Fox 2015, eq. 3 asks for D(z)); where v follows theta closely,
+dropping Gamma samples exp(-U) / D in one dimension. A D that is constant needs no Gamma, hence the freeze:
+states before it are no draws. Departures from print: the freeze; v is divided by 1 - decay^t, since it starts
+at 0; the compensation of eq. 9.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Info(NamedTuple):
 class psgld:
     """Settings of pSGLD.
 
-    step_size: eps; None lets the run tune it. adapt_steps: iterations that learn v; None stands for the run's whole
-    warm-up. decay, damping: of RMSprop. schedule: factor of the step by iteration.
+    step_size: eps; None lets the run tune it. adapt_steps: iterations that learn v; None stands for the run's
+    whole warm-up. decay, damping: of RMSprop. schedule: factor of the step by iteration.
     """
 
     step_size: Any = None

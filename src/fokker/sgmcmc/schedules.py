@@ -46,8 +46,8 @@ class polynomial:
 class cyclical:
     """factor = (1 + cos(pi phase)) / 2 with phase = (t mod period) / period (Zhang et al. 2020).
 
-    The first ``exploration`` share of each cycle moves without noise, in search of another mode; its states are no
-    draws, and the run does not keep them.
+    The first ``exploration`` share of each cycle moves without noise, in search of another mode; its states
+    are no draws, and the run does not keep them.
     """
 
     period: int

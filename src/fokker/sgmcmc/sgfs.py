@@ -2,15 +2,16 @@
 
     theta+ = theta + P (-grad U~ + Normal(0, 4 B / eps)),    P = 2 (L^ + V^ + 4 B / eps)^-1
 
-L^ estimates the posterior precision, V^ the covariance of the gradient's noise, B is any SPD matrix. On a Gaussian
-posterior with L^ and V^ right, exp(-U) is invariant exactly for every eps and B: gradient noise is not compensated
-but used, and eps -> infinity leaves it as the only noise. Elsewhere, or with L^ or V^ wrong, in the limit eps -> 0.
+L^ estimates the posterior precision, V^ the covariance of the gradient's noise, B is any SPD matrix. On a
+Gaussian posterior with L^ and V^ right, exp(-U) is invariant exactly for every eps and B: gradient noise is
+not compensated but used, and eps -> infinity leaves it as the only noise. Elsewhere, or with L^ or V^ wrong,
+in the limit eps -> 0.
 
-Without ``precision`` L^ = N S, from the same running covariance S of row gradients that gives V^ = N^2/n (1 - n/N) S:
-L^ = V^ n / (N - n), which leaves the prior out and holds where the model holds (Fisher information = curvature).
-S stands for the row gradients themselves only under the plain minibatch gradient; with control variates give
-``precision``. Departure from print: V^ has the factor 1 - n/N of batches without replacement. A dense estimate costs
-a Cholesky factorisation, d^3 / 3, a step.
+Without ``precision`` L^ = N S, from the same running covariance S of row gradients that gives
+V^ = N^2/n (1 - n/N) S: L^ = V^ n / (N - n), which leaves the prior out and holds where the model holds (Fisher
+information = curvature). S stands for the row gradients themselves only under the plain minibatch gradient; with control
+variates give ``precision``. Departure from print: V^ has the factor 1 - n/N of batches without replacement. A
+dense estimate costs a Cholesky factorisation, d^3 / 3, a step.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ class sgfs:
     """Settings of SGFS.
 
     step_size: eps; None lets the run tune it. injected: B, the shape of the added noise. precision: L^, None
-    estimates it. Both a number, a (d,) diagonal or a (d, d) matrix in the ravelled order of the parameters. schedule:
-    factor of the step by iteration. The gradient must estimate its noise: noise="dense" (Fisher scoring proper),
+    estimates it. Both a number, a (d,) diagonal or a (d, d) matrix in the ravelled order of the parameters.
+    schedule: factor of the step by iteration. The gradient must estimate its noise: noise="dense" (Fisher
+    scoring proper),
     "diagonal" or "scalar".
     """
 

@@ -3,26 +3,28 @@ Q = [[0, -I], [I, 0]].
 
     d theta = M^-1 r dt,    d r = -grad U dt - C M^-1 r dt + sqrt(2 C) dW
 
-Leaves exp(-U(theta) - r^T M^-1 r / 2) invariant as eps -> 0. With g the stochastic gradient, V its covariance and V^
-the estimate of V, one step with one gradient is, by ``integrator``,
+Leaves exp(-U(theta) - r^T M^-1 r / 2) invariant as eps -> 0. With g the stochastic gradient, V its covariance
+and V^ the estimate of V, one step with one gradient is, by ``integrator``,
 
     "euler"       theta+ = theta + eps M^-1 r,  r+ = r - eps g - eps C M^-1 r + Normal(0, 2 eps C - eps^2 V^)
-                  As printed in eq. 12. Bias of order eps; unstable unless C > eps a for every curvature a (M = 1).
+                  As printed in eq. 12. Bias of order eps; unstable unless C > eps a for every curvature a.
     "symplectic"  the same r+ first, then theta+ = theta + eps M^-1 r+. Bias of order eps^2 in theta, eps in r.
     "aboba"       half drift, half kick, exact friction and noise r+ = c r + Normal(0, M - c M c^T), half kick with
                   the same gradient, half drift; c = exp(-eps C M^-1). Bias of order eps^2.
     "baoab"       kick, half drift, exact friction and noise, half drift. Bias of order eps^2. The momentum kept lags
-                  half a kick behind that of the symmetric form, whose two half kicks at one position are merged here;
-                  the positions are the same.
+                  half a kick behind that of the symmetric form, whose two half kicks at one position are merged
+                  here; the positions are the same.
 
-On a Gaussian U the law of theta under "aboba" and "baoab" has no bias at any stable step, eps^2 a < 4 M, without
-gradient noise. Under "aboba" gradient noise enters r where the injected noise does, by the factor eps (1 + c) / 2, and
-is compensated exactly there; under "baoab" it passes through a half drift first, and the compensation leaves a bias of
-order eps^2. Without compensation the temperature is too high by about eps V / (2 C) in each.
+On a Gaussian U the law of theta under "aboba" and "baoab" has no bias at any stable step, eps^2 a < 4 M,
+without gradient noise. Under "aboba" gradient noise enters r where the injected noise does, with the factor
+eps (1 + c) / 2, and is compensated exactly there; under "baoab" it passes through a half drift first, and the
+compensation leaves a bias of order eps^2. Without compensation the temperature is too high by the factor
+1 + eps V / (2 C), to first order, in each.
 
-``resample_momentum`` = k draws r ~ Normal(0, M) anew every k steps (optional in Algorithm 1). Two departures keep
-the bias at order eps^2 for a fixed time k eps: under "symplectic" and "baoab" the first kick afterwards is half a kick, as in leapfrog, and
-under "symplectic" the fresh r has the covariance (M^-1 - eps/2 M^-1 C M^-1)^-1 that the scheme gives to r.
+``resample_momentum`` = k draws r ~ Normal(0, M) anew every k steps (optional in Algorithm 1). Two departures
+keep the bias at order eps^2 for a fixed time k eps: under "symplectic" and "baoab" the first kick afterwards
+is half a kick, as in leapfrog, and under "symplectic" the fresh r has the covariance
+(M^-1 - eps/2 M^-1 C M^-1)^-1 that the scheme gives to r.
 """
 
 from __future__ import annotations
@@ -68,9 +70,9 @@ class Info(NamedTuple):
 class sghmc:
     """Settings of SGHMC.
 
-    step_size: eps; None lets the run tune it. friction: C, mass: M, each a number, a (d,) diagonal or a (d, d) matrix
-    in the ravelled order of the parameters. integrator: see the module. resample_momentum: None, or the number of
-    steps between fresh momenta. schedule: factor of the step by iteration.
+    step_size: eps; None lets the run tune it. friction: C, mass: M, each a number, a (d,) diagonal or a (d,
+    d) matrix in the ravelled order of the parameters. integrator: see the module. resample_momentum: None, or
+    the number of steps between fresh momenta. schedule: factor of the step by iteration.
     """
 
     step_size: Any = None

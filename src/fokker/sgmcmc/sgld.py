@@ -2,8 +2,8 @@
 
     theta+ = theta - eps D grad U~(theta) + Normal(0, 2 eps D - eps^2 D V^ D)
 
-Leaves exp(-U) invariant as eps -> 0. On a Gaussian U = a theta^2 / 2 the discrete chain has variance
-(2 + eps D (V - V^)) / (a (2 - eps D a)) exactly. Departure from print: the noise of the gradient is subtracted when
+Leaves exp(-U) invariant as eps -> 0. On a Gaussian U = a theta^2 / 2 the discrete chain has variance (2 + eps
+D (V - V^)) / (a (2 - eps D a)) exactly. Departure from print: the noise of the gradient is subtracted when
 the estimator knows it (eq. 9); without an estimate V^ = 0, as printed.
 """
 
@@ -41,8 +41,8 @@ class Info(NamedTuple):
 class sgld:
     """Settings of SGLD.
 
-    step_size: eps; None lets the run tune it. schedule: factor of the step by iteration. diffusion: constant D, a
-    number, a (d,) diagonal or a (d, d) matrix in the ravelled order of the parameters.
+    step_size: eps; None lets the run tune it. schedule: factor of the step by iteration. diffusion: constant
+    D, a number, a (d,) diagonal or a (d, d) matrix in the ravelled order of the parameters.
     """
 
     step_size: Any = None

@@ -6,18 +6,19 @@ Groups g of m_g coordinates, thermostats xi_g, H = U + r^T M^-1 r / 2 + sum_g ta
     d r     = -grad U dt - xi r dt + sqrt(2 A M) dW          (xi and A of the group of each coordinate)
     d xi_g  = (r_g^T M_g^-1 r_g / m_g - 1) / tau dt
 
-Leaves exp(-H) invariant as eps -> 0, and with it exp(-U). A gradient with noise of unknown covariance V = v M in each
-group changes nothing but xi, which settles at A + eps v / 2 (v one number per group); V of another shape is averaged
-within a group, and the target is then off by O(eps V). What the estimator knows of V is compensated first. At any eps
-the stationary chain has r_g^T M_g^-1 r_g / m_g = 1 in the mean, exactly.
+Leaves exp(-H) invariant as eps -> 0, and with it exp(-U). A gradient with noise of unknown covariance V = v M
+in each group changes nothing but xi, which settles at A + eps v / 2 (v one number per group); V of another
+shape is averaged within a group, and the target is then off by O(eps V). What the estimator knows of V is
+compensated first. At any eps the stationary chain has r_g^T M_g^-1 r_g / m_g = 1 in the mean, exactly.
 
-Departures from print: the weight of (xi - A)^2 in H is tau m / 2, not 1 / (2 d); mass M (a number or a diagonal)
-and inertia tau are ours, both 1 in the paper. One step with one gradient is, by ``integrator``,
+Departures from print: the weight of (xi - A)^2 in H is tau m / 2, not 1 / (2 d); mass M (a number or a
+diagonal) and inertia tau are ours, both 1 in the paper. One step with one gradient is, by ``integrator``,
 
     "euler"       eq. 15 with everything at the old state. Bias of order eps.
-    "symplectic"  r first, then theta and xi with the new r.
+    "symplectic"  r first, then theta and xi with the new r. Bias of order eps.
     "aboba"       half of theta and xi, half kick, exact friction exp(-eps xi) and its noise, half kick with the same
-                  gradient, half of theta and xi: a symmetric splitting, bias of order eps^2.
+                  gradient, half of theta and xi: a symmetric splitting, bias of order eps^2. On a Gaussian in many
+                  dimensions the variance is too small by the factor 1 - eps^2 (mean curvature) / 4.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ class Info(NamedTuple):
 class sgnht:
     """Settings of SGNHT.
 
-    step_size: eps; None lets the run tune it. diffusion: A, a number or one per thermostat. thermostat: "all" (one
-    for all coordinates), "each" (one per coordinate), "leaves" (one per array of the parameters), or a (d,) array of
-    group numbers 0, 1, ... in the ravelled order. inertia: tau. mass: M, a number or a (d,) diagonal. integrator: see
-    the module. schedule: factor of the step by iteration.
+    step_size: eps; None lets the run tune it. diffusion: A, a number or one per thermostat. thermostat: "all"
+    (one for all coordinates), "each" (one per coordinate), "leaves" (one per array of the parameters), or a
+    (d,) array of group numbers 0, 1, ... in the ravelled order. inertia: tau. mass: M, a number or a (d,)
+    diagonal. integrator: see the module. schedule: factor of the step by iteration.
     """
 
     step_size: Any = None
