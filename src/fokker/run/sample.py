@@ -118,14 +118,14 @@ def _continue(
         raise InputError("resume needs the target again: fokker.resume(path, target, kernel).")
     estimator: Gradient = minibatch() if gradient is None else gradient
     with precision(settings["dtype"]):
-        move = _as_chosen(sghmc() if kernel is None else kernel, settings["chosen"])
+        move: Kernel = sghmc() if kernel is None else kernel
         plan = make_plan(
             target, move, estimator, init=init, draws=max(draws or 0, settings["draws"]),
             warmup=settings["warmup"], thin=settings["thin"], chains=settings["chains"],
             batch_size=settings["batch_size"], batches=settings["batches"],
             share_batches=settings["share_batches"], seed=settings["seed"], dtype=settings["dtype"],
         )  # fmt: skip
-        plan = _place_centre(plan)
+        plan = _as_chosen(plan, settings["chosen"])
         if not settings["resumable"]:
             raise StoreError(
                 f"the run at {path} read batches from an iterator that cannot be rewound; start a new run."
@@ -147,39 +147,39 @@ def open(path: str | Path) -> Run:  # noqa: A001 - fokker.open, like a file
 
 
 def _settle(plan: Plan, bar: Progress) -> tuple[Plan, dict[str, Any]]:
-    """Find what the user left open: adaptation lengths, the centre of control variates, the step size."""
-    kernel = plan.kernel
-    if getattr(kernel, "adapt_steps", 0) is None:
-        plan = dataclasses.replace(plan, kernel=dataclasses.replace(kernel, adapt_steps=plan.warmup))  # type: ignore[type-var]
-    plan = _place_centre(plan)
+    """Find what the user left open: the length of adaptation, the centre of control variates, the step size.
+
+    What was found is given back as JSON too, so that ``_as_chosen`` can do the same without searching again.
+    """
+    chosen: dict[str, Any] = {}
+    if getattr(plan.kernel, "adapt_steps", 0) is None:
+        chosen["kernel"] = {"adapt_steps": plan.warmup}
+    if isinstance(plan.gradient, control_variates) and plan.gradient.centre is None:
+        from fokker.run.mode import find_mode
+
+        bar.note("looking for a centre for the control variates")
+        chosen["centre"] = np.asarray(find_mode(plan.target, plan.starts[0])).tolist()
+    plan = _as_chosen(plan, chosen)
     if getattr(plan.kernel, "step_size", 1.0) is None:
         from fokker.run.tune import tune
 
-        return tune(plan, bar.note)
-    return plan, {}
+        plan, tuned = tune(plan, bar.note)
+        chosen = {**chosen, **tuned, "kernel": {**chosen.get("kernel", {}), **tuned["kernel"]}}
+    return plan, chosen
 
 
-def _place_centre(plan: Plan) -> Plan:
-    """Control variates without a centre get one near the mode, a function of target and start."""
-    from fokker.run.mode import find_mode
-
-    gradient = plan.gradient
-    if isinstance(gradient, control_variates) and gradient.centre is None:
-        centre = np.asarray(find_mode(plan.target, plan.starts[0]))
-        return dataclasses.replace(plan, gradient=dataclasses.replace(gradient, centre=centre))
-    return plan
-
-
-def _as_chosen(kernel: Kernel, chosen: dict[str, Any]) -> Kernel:
-    """The kernel with the settings that the run once chose itself."""
-    values = {
-        name: np.asarray(value) if isinstance(value, list) else value
-        for name, value in chosen.get("kernel", {}).items()
-    }
-    fields = {f.name for f in dataclasses.fields(kernel)}  # type: ignore[arg-type]
-    if getattr(kernel, "adapt_steps", 0) is None:
-        values.setdefault("adapt_steps", chosen.get("adapt_steps"))
-    return dataclasses.replace(kernel, **{k: v for k, v in values.items() if k in fields})  # type: ignore[type-var]
+def _as_chosen(plan: Plan, chosen: dict[str, Any]) -> Plan:
+    """The plan with what was once chosen for it."""
+    kernel, gradient, starts = plan.kernel, plan.gradient, plan.starts
+    values = {name: np.asarray(v) if isinstance(v, list) else v for name, v in chosen.get("kernel", {}).items()}
+    if values:
+        kernel = dataclasses.replace(kernel, **values)  # type: ignore[type-var]
+    if "centre" in chosen:
+        assert isinstance(gradient, control_variates)
+        gradient = dataclasses.replace(gradient, centre=np.asarray(chosen["centre"], plan.dtype))
+    if "starts" in chosen:
+        starts = tuple(np.asarray(start, plan.dtype) for start in chosen["starts"])
+    return dataclasses.replace(plan, kernel=kernel, gradient=gradient, starts=starts)
 
 
 def _compare(stored: dict[str, Any], now: dict[str, Any], path: str | Path) -> None:
