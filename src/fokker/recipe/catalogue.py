@@ -110,9 +110,7 @@ def msgnht(potential: Potential, friction: Any, inertia: float = 1.0) -> Recipe:
     return _thermostat(potential, friction, inertia, lambda d: tuple(range(d)))
 
 
-def grouped_sgnht(
-    potential: Potential, friction: Any, groups: tuple[int, ...], inertia: float = 1.0
-) -> Recipe:
+def grouped_sgnht(potential: Potential, friction: Any, groups: tuple[int, ...], inertia: float = 1.0) -> Recipe:
     """The thermostat with one xi per group of coordinates, xi of shape (groups,).
 
     `groups` numbers the group of each coordinate of the ravelled position, from 0 without gaps. With m_g of
@@ -121,9 +119,7 @@ def grouped_sgnht(
     """
     groups = tuple(int(g) for g in groups)
     if not groups or sorted(set(groups)) != list(range(max(groups) + 1)):
-        raise InputError(
-            f"groups have to be numbered from 0 without gaps, one number per coordinate, got {groups}"
-        )
+        raise InputError(f"groups have to be numbered from 0 without gaps, one number per coordinate, got {groups}")
     return _thermostat(potential, friction, inertia, lambda d: groups)
 
 
@@ -196,9 +192,7 @@ def _thermostat(
     def D(z: Thermostat) -> Array:
         members = layout(z)[0]
         per_coordinate = members @ jnp.broadcast_to(jnp.asarray(friction), members.shape[1:])
-        return jnp.diag(
-            jnp.concatenate([jnp.zeros(len(members)), per_coordinate, jnp.zeros(members.shape[1])])
-        )
+        return jnp.diag(jnp.concatenate([jnp.zeros(len(members)), per_coordinate, jnp.zeros(members.shape[1])]))
 
     def Q(z: Thermostat) -> Array:
         members, sizes = layout(z)
@@ -349,9 +343,7 @@ def draw_map(ax: Axes | None = None) -> Axes:
             still = diffusion == curl == "zero"
             new = any(m.reference == _PAPER for m in rows)
             colour = "#f2c879" if new else "#cfe0ee" if rows else "#ffffff"
-            ax.add_patch(
-                Rectangle((i - 0.5, j - 0.5), 1, 1, facecolor=colour, edgecolor="#7a8794", linewidth=0.8)
-            )
+            ax.add_patch(Rectangle((i - 0.5, j - 0.5), 1, 1, facecolor=colour, edgecolor="#7a8794", linewidth=0.8))
             text = "\n".join(m.name for m in rows) if rows else "nothing moves" if still else "not yet filled"
             ax.text(i, j, text, ha="center", va="center", fontsize=10, color="#1c2833" if rows else "#98a2ac")
     ax.set(xlim=(-0.5, 2.5), ylim=(-0.5, 2.5), xlabel="diffusion D(z)", ylabel="curl Q(z)")

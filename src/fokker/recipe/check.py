@@ -99,9 +99,7 @@ class CheckResult:
                 "Cholesky factor) before the check: compute them with NumPy, in float64."
             )
         else:
-            advice = (
-                "Compare the drift with that of fokker.Recipe(H, D, Q), whose Gamma comes by differentiation."
-            )
+            advice = "Compare the drift with that of fokker.Recipe(H, D, Q), whose Gamma comes by differentiation."
         return _filled(head, measured, where, advice)
 
     __repr__ = __str__
@@ -161,11 +159,12 @@ def evaluate(
     *,
     probes: int | None = None,
     seed: int = 0,
-    batch_size: int | None = None,
 ) -> dict[str, np.ndarray]:
     """`_local_terms` at states stacked along a leading axis, in float64; raises where they are unusable."""
     with jax.enable_x64(True):
         count = len(jax.tree.leaves(states)[0])
+        n = flatten(jax.tree.map(lambda leaf: leaf[0], states))[0].size
+        at_once = min(count, 1024) if n <= 32 else 1  # so many that compiling is quick, so few that memory is small
         keys = jax.random.split(jax.random.key(seed), count)
         constant = None if callable(D) else jnp.asarray(D, float)  # an argument, lest the compiler folds it
 
@@ -173,12 +172,9 @@ def evaluate(
         def mapped(states: State, keys: Array, constant: Array | None) -> dict[str, Array]:
             field = D if constant is None else constant
             local = lambda zk: _local_terms(drift, field, H, zk[0], zk[1], probes)
-            return jax.lax.map(local, (states, keys), batch_size=batch_size)
+            return jax.lax.map(local, (states, keys), batch_size=at_once)
 
         terms = {name: np.asarray(value) for name, value in mapped(states, keys, constant).items()}
-        varying = states if constant is None else jax.tree.map(lambda leaf: leaf[:1], states)
-        quality = jax.jit(lambda zs, c: jax.lax.map(lambda z: _quality(D if c is None else c, z), zs))
-        asymmetry, smallest = (np.asarray(a) for a in quality(varying, constant))
     at = lambda k: shown(jax.tree.map(lambda leaf: leaf[k], states))
     finite = np.all([np.isfinite(value.reshape(count, -1)).all(1) for value in terms.values()], axis=0)
     if not finite.all():
@@ -187,16 +183,14 @@ def evaluate(
             "if those lie outside the support, pass points=<states inside it, stacked>; the first is "
             f"{at(int(finite.argmin()))}"
         )
-    if asymmetry.max() > _MATRIX_TOLERANCE:
-        raise InputError(f"D has to be symmetric; it is not at {at(int(asymmetry.argmax()))}")
-    if smallest.min() < -_MATRIX_TOLERANCE:
-        raise InputError(f"D has to be positive semidefinite; it is not at {at(int(smallest.argmin()))}")
+    if terms["asymmetry"].max() > _MATRIX_TOLERANCE:
+        raise InputError(f"D has to be symmetric; it is not at {at(int(terms['asymmetry'].argmax()))}")
+    if terms["smallest"].min() < -_MATRIX_TOLERANCE:
+        raise InputError(f"D has to be positive semidefinite; it is not at {at(int(terms['smallest'].argmin()))}")
     return terms
 
 
-def _local_terms(
-    drift: Callable, D: Field, H: Callable, z: State, key: Array, probes: int | None
-) -> dict[str, Array]:
+def _local_terms(drift: Callable, D: Field, H: Callable, z: State, key: Array, probes: int | None) -> dict[str, Array]:
     """At one point: the current F (n,) and R = drift_part - gamma_part + friction_part, with their size.
 
     The parts are div v - v . grad H of v = f, div D and D grad H. With probes div v is the mean of w .
@@ -214,9 +208,7 @@ def _local_terms(
         return jnp.stack([f, gamma, matrix(D, y, unravel, "D") @ jax.grad(energy)(y)])
 
     if probes is None:
-        own = over_basis(
-            lambda e: jax.jvp(fields, (x,), (e,))[1] @ e, x
-        )  # (n, 3): the derivatives dv_i / dz_i
+        own = over_basis(lambda e: jax.jvp(fields, (x,), (e,))[1] @ e, x)  # (n, 3): the derivatives dv_i / dz_i
         divergences, size, error = own.sum(0), jnp.abs(own).sum(), jnp.zeros(())
     else:
         signs = jax.random.rademacher(key, (probes, 2, x.size), x.dtype)
@@ -227,6 +219,8 @@ def _local_terms(
         error = jnp.std(estimates @ jnp.array([1.0, -1.0, 1.0]), ddof=1) / jnp.sqrt(probes)
     v, gradient = fields(x), jax.grad(energy)(x)
     parts = divergences - v @ gradient
+    diffusion = matrix(D, x, unravel, "D")
+    largest = jnp.maximum(jnp.abs(diffusion).max(), jnp.finfo(x.dtype).tiny)
     return {
         "energy": energy(x),
         "current": v[0] - v[1] + v[2],
@@ -236,20 +230,12 @@ def _local_terms(
         "friction_part": parts[2],
         "size": size + (jnp.abs(v) * jnp.abs(gradient)).sum(),
         "standard_error": error,
+        "asymmetry": jnp.abs(diffusion - diffusion.T).max() / largest,  # relative, like the next
+        "smallest": jnp.linalg.eigvalsh((diffusion + diffusion.T) / 2)[0] / largest,
     }
 
 
-def _quality(D: Field, z: State) -> tuple[Array, Array]:
-    """The asymmetry and the smallest eigenvalue of D, relative to its largest entry."""
-    x, unravel = flatten(z)
-    a = matrix(D, x, unravel, "D")
-    largest = jnp.maximum(jnp.abs(a).max(), jnp.finfo(a.dtype).tiny)
-    return jnp.abs(a - a.T).max() / largest, jnp.linalg.eigvalsh((a + a.T) / 2)[0] / largest
-
-
-def _verdict(
-    terms: dict[str, np.ndarray], states: State, n: int, tolerance: float, *, exact: bool
-) -> CheckResult:
+def _verdict(terms: dict[str, np.ndarray], states: State, n: int, tolerance: float, *, exact: bool) -> CheckResult:
     a, b, c = terms["drift_part"], terms["gamma_part"], terms["friction_part"]
     # Where all terms happen to be small (a mode) the typical size of the problem takes their place.
     size = terms["size"] + np.median(terms["size"])

@@ -52,14 +52,10 @@ class StepInfo(NamedTuple):
         if not bool(self.indefinite):
             return
         given = "this step" if eps is None else f"eps = {float(eps):.6g}"
-        what = (
-            f"2 D - eps B has the eigenvalue {float(self.smallest_eigenvalue):.6g} at {given}, it needs to "
-            "be >= 0: "
-        )
+        what = f"2 D - eps B has the eigenvalue {float(self.smallest_eigenvalue):.6g} at {given}, it needs to be >= 0: "
         if bool(self.escapes):
             raise InputError(
-                what
-                + "the gradient noise reaches a direction in which D injects none (the range of B must lie "
+                what + "the gradient noise reaches a direction in which D injects none (the range of B must lie "
                 "in the range of D), so no step can compensate it; the largest step that would do is 0. "
                 "Add friction there (D > 0), or leave bhat out and accept the bias of order eps."
             )
@@ -217,9 +213,7 @@ class Recipe:
         if bhat is not None:
             B = jnp.asarray(bhat, x.dtype)
             if B.shape != D.shape:
-                raise InputError(
-                    f"bhat has to be of shape {D.shape}, one row per entry of the state, got {B.shape}"
-                )
+                raise InputError(f"bhat has to be of shape {D.shape}, one row per entry of the state, got {B.shape}")
         elif noise is not None:
             B = _spread(D + matrix(self.Q, x, unravel, "Q"), noise)
         else:
@@ -352,9 +346,7 @@ def scalar(H: Callable[[State], Array], unravel: Callable) -> Callable[[Array], 
     def energy(x: Array) -> Array:
         value = jnp.asarray(H(unravel(x)))
         if value.shape != ():
-            raise InputError(
-                f"H has to return one number, got an array of shape {value.shape}; is a sum missing?"
-            )
+            raise InputError(f"H has to return one number, got an array of shape {value.shape}; is a sum missing?")
         return value
 
     return energy
@@ -427,9 +419,7 @@ def names_of_entries(z: State) -> list[str]:
     names = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(z)[0]:
         for index in np.ndindex(np.shape(leaf)):
-            names.append(
-                jax.tree_util.keystr(path) + (f"[{', '.join(map(str, index))}]" if index else "") or "z"
-            )
+            names.append(jax.tree_util.keystr(path) + (f"[{', '.join(map(str, index))}]" if index else "") or "z")
     return names
 
 

@@ -40,7 +40,7 @@ from fokker.recipe.recipe import Field
 
 _STATIONARY = 1e-8  # largest p R, relative to the largest sum of its terms
 _CLOSES = 1e-6  # largest divergence residual of the answer, relative to the largest F
-_MEAN = 1e-8  # largest mean of F over the box, relative to the largest F
+_TAIL = 1e-7  # largest amplitude of F in the upper third of frequencies, relative to the largest
 _PERIODIC = 1e-9  # largest difference between opposite faces of a periodic box
 
 
@@ -74,9 +74,7 @@ class Grid:
         if len(self.shape) != n or min(self.shape) < 8:
             raise InputError(f"a grid needs 8 points or more on each of its {n} axes, got {self.shape}")
         if not all(np.isfinite([a, b]).all() and a < b for a, b in zip(self.lower, self.upper, strict=True)):
-            raise InputError(
-                f"each axis needs lower < upper, got lower = {self.lower} and upper = {self.upper}"
-            )
+            raise InputError(f"each axis needs lower < upper, got lower = {self.lower} and upper = {self.upper}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -175,26 +173,32 @@ def recover_curl(
     if method not in ("fourier", "integral"):
         raise InputError(f"method has to be 'fourier' or 'integral', got {method!r}")
     if method == "integral" and (n != 2 or grid.periodic):
-        raise InputError(
-            "the integral is for two dimensions and a density that vanishes at the edge; use 'fourier'"
-        )
+        raise InputError("the integral is for two dimensions and a density that vanishes at the edge; use 'fourier'")
     if not 0 < floor < 1:
         raise InputError(f"the floor is a fraction of the largest density, between 0 and 1, got {floor}")
-    z = grid.mesh
-    H = lambda x: -log_density(x)
-    terms = evaluate(drift, D, H, z.reshape(n, -1).T, batch_size=1024)
-    log_maximum = float(-terms["energy"].min())
-    p = np.exp(-terms["energy"] - log_maximum)
-    _require_stationary(terms, p, z.reshape(n, -1).T)
-    p = p.reshape(grid.shape)
-    F = p * terms["current"].T.reshape(n, *grid.shape)
+    z = grid.mesh.reshape(n, -1).T  # (points, n)
+    far = _far_faces(grid) if grid.periodic else np.zeros((0, n))
+    terms = evaluate(drift, D, lambda x: -log_density(x), np.concatenate([z, far]))
+    here = {name: values[: len(z)] for name, values in terms.items()}
+    log_maximum = float(-here["energy"].min())
+    p = np.exp(-here["energy"] - log_maximum)
+    _require_stationary(here, p, z)
+    F = (p * here["current"].T).reshape(n, *grid.shape)
     # What rounding leaves of a current that vanishes is not a current.
-    F = np.where(np.abs(F).max() > 1e-12 * (p.ravel() * terms["current_size"]).max(), F, 0.0)
+    F = np.where(np.abs(F).max() > 1e-12 * (p * here["current_size"]).max(), F, 0.0)
+    p = p.reshape(grid.shape)
     if grid.periodic:
-        _require_periodic(drift, D, H, grid)
+        _require_periodic(terms, grid)
+        _require_resolution(F, grid)
+        _require_no_winding(F)
     else:
         _require_room(p, F, grid, edge)
-    _require_no_winding(F, grid)
+        _require_resolution(F, grid)
+    if n == 1 and np.any(F):
+        raise InputError(
+            f"in one dimension the only skew Q is 0, and nothing else can carry this current of {np.abs(F).max():.2g} "
+            "(on the scale of a density of height 1); the drift keeps the density up to that alone"
+        )
 
     k = grid.wave_numbers
     Qp = np.zeros((n, n, *grid.shape))
@@ -211,9 +215,8 @@ def recover_curl(
     limit = _CLOSES if method == "fourier" else 1e-2  # the integral is of order four only
     if residual > limit:
         raise InputError(
-            f"the grid is too coarse: the divergence of Q p misses the current by {residual:.2g} of its "
-            f"maximum (limit {limit:.0e}) with {grid.shape} points; take more points, or a smaller box if p "
-            "leaves it room"
+            f"the grid does not hold the answer: the divergence of Q p misses the current by {residual:.2g} of its "
+            f"maximum (limit {limit:.0e}) with {grid.shape} points; take more points and a wider box"
         )
     inside = p > floor
     return Curl(
@@ -247,9 +250,7 @@ def _closes(Qp: np.ndarray, F: np.ndarray, k: np.ndarray) -> float:
     if not np.any(F):
         return 0.0
     axes = tuple(range(2, Qp.ndim))
-    divergence = np.fft.ifftn(
-        (2j * np.pi * k * np.fft.fftn(Qp, axes=axes)).sum(1), axes=tuple(range(1, F.ndim))
-    ).real
+    divergence = np.fft.ifftn((2j * np.pi * k * np.fft.fftn(Qp, axes=axes)).sum(1), axes=tuple(range(1, F.ndim))).real
     return float(np.abs(divergence - F).max() / np.abs(F).max())
 
 
@@ -282,37 +283,52 @@ def _require_room(p: np.ndarray, F: np.ndarray, grid: Grid, edge: float) -> None
                     )
 
 
-def _require_periodic(drift: Callable, D: Field, H: Callable, grid: Grid) -> None:
-    z = grid.mesh
+def _far_faces(grid: Grid) -> np.ndarray:
+    """The upper faces of the box, axis after axis, (points, n): the lower ones, moved by a period."""
+    faces = []
     for axis in range(len(grid.shape)):
-        lower = np.take(z, 0, axis + 1).reshape(len(z), -1).T
-        upper = lower.copy()
-        upper[:, axis] = grid.upper[axis]
-        one, other = (evaluate(drift, D, H, face, batch_size=1024) for face in (lower, upper))
-        for name in ("energy", "current"):
-            gap = np.abs(one[name] - other[name]).max()
-            if gap > _PERIODIC * (1 + np.abs(one[name]).max()):
+        face = np.take(grid.mesh, 0, axis + 1).reshape(len(grid.shape), -1).T.copy()
+        face[:, axis] = grid.upper[axis]
+        faces.append(face)
+    return np.concatenate(faces)
+
+
+def _require_periodic(terms: dict[str, np.ndarray], grid: Grid) -> None:
+    """Compare what was found on each lower face of the grid with what was found on the upper one, after it."""
+    count = int(np.prod(grid.shape))
+    for name, what in (("energy", "log density"), ("current", "current")):
+        values = terms[name].reshape(len(terms[name]), -1)
+        inside, start = values[:count].reshape(*grid.shape, -1), count
+        for axis in range(len(grid.shape)):
+            lower = np.take(inside, 0, axis).reshape(-1, values.shape[1])
+            upper = values[start : start + len(lower)]
+            start += len(lower)
+            gap = np.abs(upper - lower).max()
+            if gap > _PERIODIC * (1 + np.abs(values).max()):
                 raise InputError(
-                    "the box is said to be periodic, but the "
-                    f"{'log density' if name == 'energy' else 'current'} at z_{axis + 1} = "
-                    f"{grid.lower[axis]:.6g} and at {grid.upper[axis]:.6g} differs by {gap:.2g}; give the "
-                    "box the length of a period, or leave periodic out"
+                    f"the box is said to be periodic, but the {what} at z_{axis + 1} = {grid.lower[axis]:.6g} and "
+                    f"at {grid.upper[axis]:.6g} differs by {gap:.2g}; give the box the length of a period, or "
+                    "leave periodic out"
                 )
 
 
-def _require_no_winding(F: np.ndarray, grid: Grid) -> None:
-    why = "it winds around the torus, where no Q has such a divergence; the density is invariant all the same"
-    if not grid.periodic:
-        why = "for a density that decays it vanishes, so the box is too small; widen it"
-    largest = np.abs(F).max()
-    mean = F.reshape(len(F), -1).mean(1)
-    if len(F) == 1 and np.any(F):
+def _require_resolution(F: np.ndarray, grid: Grid) -> None:
+    """The current has to be smooth on the scale of the spacing: little of it in the upper third of frequencies."""
+    spectrum = np.abs(np.fft.fftn(F, axes=tuple(range(1, F.ndim)))).max(0)
+    m = np.meshgrid(*(np.abs(np.fft.fftfreq(points)) for points in grid.shape), indexing="ij")
+    tail = spectrum[np.any(np.stack(m) > 1 / 3, axis=0)].max() / max(spectrum.max(), np.finfo(float).tiny)
+    if tail > _TAIL:
         raise InputError(
-            f"in one dimension the only skew Q is 0, yet a current of mean {mean[0]:.2g} winds around the "
-            "circle, so no Q exists; the density is invariant all the same"
+            f"the grid is too coarse: frequencies near its limit still carry {tail:.2g} of the current's largest "
+            f"amplitude (limit {_TAIL:.0e}) with {grid.shape} points; take more points, or a smaller box if the "
+            "density leaves it room"
         )
-    if np.any(np.abs(mean) > _MEAN * largest):
+
+
+def _require_no_winding(F: np.ndarray) -> None:
+    mean, largest = F.reshape(len(F), -1).mean(1), np.abs(F).max()
+    if np.any(np.abs(mean) > _CLOSES * largest):
         raise InputError(
-            f"the current has the mean {np.array2string(mean, precision=3)} over the box (largest |F| = "
-            f"{largest:.2g}): {why}"
+            f"the current has the mean {np.array2string(mean, precision=3)} (largest |F| = {largest:.2g}): it winds "
+            "around the torus, where no periodic Q has such a divergence. The density is invariant all the same"
         )
