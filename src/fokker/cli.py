@@ -58,9 +58,7 @@ def demo(
 def sample(
     file: Annotated[
         Path,
-        typer.Argument(
-            help="Python file that defines `target`, and if it likes `kernel`, `gradient`, `init`."
-        ),
+        typer.Argument(help="Python file that defines `target`, and if it likes `kernel`, `gradient`, `init`."),
     ],
     store: Annotated[Path, typer.Option(help="Folder to stream draws to.")] = Path("run.zarr"),
     draws: Annotated[int, typer.Option(help="Kept draws per chain.")] = 1000,
@@ -79,7 +77,7 @@ def sample(
     run = fokker.sample(
         given["target"], given.get("kernel"), gradient=given.get("gradient"), init=given.get("init"), draws=draws,
         warmup=warmup, thin=thin, chains=chains, batch_size=batch_size, seed=seed, dtype=dtype, store=store,
-        overwrite=overwrite, source_file={"path": str(file.resolve()), "sha256": _digest(file)},
+        overwrite=overwrite, origin={"path": str(file.resolve()), "sha256": _digest(file)},
     )  # fmt: skip
     show_summary(run)
     console.print(run.audit())
@@ -92,7 +90,7 @@ def resume(
     """Continue a stored run that `fokker sample FILE.py` began."""
     import fokker
 
-    origin = fokker.open(run).settings.get("source_file")
+    origin = fokker.open(run).settings["origin"]
     if origin is None:
         raise InputError(
             f"{run} was not begun by `fokker sample FILE.py`; use fokker.resume(path, target, kernel) in Python."
@@ -124,9 +122,7 @@ def audit(run: RunPath) -> None:
 
 
 @app.command()
-def report(
-    run: RunPath, out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html")
-) -> None:
+def report(run: RunPath, out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html")) -> None:
     """A self-contained page: summary, traces, audit, settings."""
     import fokker
 
@@ -143,9 +139,7 @@ def show_summary(run: Any, extra: dict[str, list[float]] | None = None) -> None:
     for name in frame.columns:
         table.add_column(str(name), justify="right")
     for label, row in frame.head(40).iterrows():
-        table.add_row(
-            str(label), *(f"{v:,.0f}" if c.startswith("ess") else f"{v:.3g}" for c, v in row.items())
-        )
+        table.add_row(str(label), *(f"{v:,.0f}" if c.startswith("ess") else f"{v:.3g}" for c, v in row.items()))
     if len(frame) > 40:
         table.caption = f"the first 40 of {len(frame)} entries"
     console.print(table)

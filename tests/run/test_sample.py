@@ -63,6 +63,16 @@ def test_estimators_run_and_resume_bit_for_bit(tmp_path, gradient):
     assert (beta(got) == want).all() and got.state == "complete"
 
 
+def test_a_tuned_run_resumes_with_what_was_chosen(tmp_path):
+    settings = dict(gradient=fokker.control_variates())
+    quiet = {**QUIET, "batch_size": 20, "warmup": 10}
+    want = beta(fokker.sample(TARGET, fokker.sghmc(), **settings, **quiet))
+    short = fokker.sample(TARGET, fokker.sghmc(), **settings, **{**quiet, "draws": 20}, store=tmp_path / "run.zarr")
+    assert short.settings["chosen"]["kernel"]["step_size"] > 0
+    got = fokker.resume(tmp_path / "run.zarr", TARGET, fokker.sghmc(), **settings, draws=60, progress=False)
+    assert (beta(got) == want).all()
+
+
 def test_shared_batches_run_and_resume(tmp_path):
     want = beta(fokker.sample(TARGET, SGLD, **QUIET, share_batches=True))
     fokker.sample(TARGET, SGLD, **{**QUIET, "draws": 31}, share_batches=True, store=tmp_path / "run.zarr")

@@ -149,23 +149,15 @@ def audit(
 
 
 def _plan_again(run: Run, target: Target, kernel: Kernel | None, gradient: Gradient | None) -> Plan:
-    from fokker.run.gradients import minibatch
-    from fokker.run.plan import make_plan
-    from fokker.run.sample import _as_chosen, _place_centre
-    from fokker.sgmcmc.sghmc import sghmc
+    from fokker.run.plan import plan_again
 
     s = run.settings
-    kernel = _as_chosen(sghmc() if kernel is None else kernel, s.get("chosen", {}))
-    plan = make_plan(
-        target, kernel, minibatch() if gradient is None else gradient, init=None, draws=s["draws"], warmup=s["warmup"],
-        thin=s["thin"], chains=s["chains"], batch_size=s["batch_size"], batches=s["batches"],
-        share_batches=s["share_batches"], seed=s["seed"], dtype=s["dtype"],
-    )  # fmt: skip
+    plan = plan_again(s, target, kernel, gradient)
     given, kept = plan.summary(), {k: s[k] for k in plan.summary()}
     for name in ("kernel", "variables"):
         if given[name] != kept[name]:
             raise InputError(f"the run was made with another {name}: {kept[name]!r}, given {given[name]!r}.")
-    return _place_centre(plan)
+    return plan
 
 
 # --- the draws alone --------------------------------------------------------------------------------------------------

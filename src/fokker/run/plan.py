@@ -19,9 +19,10 @@ import numpy as np
 from fokker.data.batches import Batches, Order
 from fokker.data.sources import Source, as_source, check_batch_size, check_in_memory, fingerprint
 from fokker.errors import InputError, SpaceError
-from fokker.run.gradients import control_variates
+from fokker.run.gradients import control_variates, minibatch
 from fokker.run.layout import Layout, layout
 from fokker.sgmcmc.kernel import Gradient, Kernel
+from fokker.sgmcmc.sghmc import sghmc
 
 if TYPE_CHECKING:
     from fokker.target import Target
@@ -43,6 +44,7 @@ KNOWN_ELSEWHERE = {
     "minibatch_size": "batch_size",
     "thinning": "thin",
 }
+SETTINGS = ("warmup", "thin", "chains", "batch_size", "batches", "share_batches", "seed", "dtype")
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,40 @@ def first_rows(plan: Plan, count: int) -> Any:
 def precision(dtype: str) -> AbstractContextManager[Any]:
     """The context in which a run of this precision computes; nothing is changed outside it."""
     return jax.enable_x64(True) if dtype == "float64" else nullcontext()
+
+
+def plan_again(
+    settings: Mapping[str, Any],
+    target: Target,
+    kernel: Kernel | None,
+    gradient: Gradient | None,
+    init: Any = None,
+    draws: int | None = None,
+) -> Plan:
+    """The plan of a run from its settings and what cannot be stored."""
+    plan = make_plan(
+        target,
+        sghmc() if kernel is None else kernel,
+        minibatch() if gradient is None else gradient,
+        init=init,
+        draws=max(draws or 0, settings["draws"]),
+        **{name: settings[name] for name in SETTINGS},
+    )
+    return as_chosen(plan, settings["chosen"])
+
+
+def as_chosen(plan: Plan, chosen: dict[str, Any]) -> Plan:
+    """The plan with what was once chosen for it."""
+    kernel, gradient, starts = plan.kernel, plan.gradient, plan.starts
+    values = {name: np.asarray(v) if isinstance(v, list) else v for name, v in chosen.get("kernel", {}).items()}
+    if values:
+        kernel = dataclasses.replace(kernel, **values)  # type: ignore[type-var]
+    if "centre" in chosen:
+        assert isinstance(gradient, control_variates)
+        gradient = dataclasses.replace(gradient, centre=np.asarray(chosen["centre"], plan.dtype))
+    if "starts" in chosen:
+        starts = tuple(np.asarray(start, plan.dtype) for start in chosen["starts"])
+    return dataclasses.replace(plan, kernel=kernel, gradient=gradient, starts=starts)
 
 
 def refuse_unknown(unknown: Mapping[str, Any], known: list[str]) -> None:

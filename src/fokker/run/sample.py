@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,12 @@ import jax
 import numpy as np
 
 from fokker.errors import InputError, StoreError
+from fokker.run.chunks import Variable
 from fokker.run.gradients import control_variates, minibatch
 from fokker.run.loop import Advance, Chains, run_loop
-from fokker.run.plan import Plan, make_plan, precision, refuse_unknown
+from fokker.run.plan import Plan, as_chosen, make_plan, plan_again, precision, refuse_unknown
 from fokker.run.progress import Progress
 from fokker.run.result import Run
-from fokker.run.chunks import Variable
 from fokker.run.store import Store
 from fokker.sgmcmc.sghmc import sghmc
 
@@ -44,6 +43,7 @@ def sample(
     store: str | Path | None = None,
     overwrite: bool = False,
     progress: bool = True,
+    origin: dict[str, str] | None = None,
     **unknown: Any,
 ) -> Run:
     """Draw from a posterior.
@@ -55,7 +55,8 @@ def sample(
     batch_size: rows a step (default: a thousandth of the data, at least 100). batches: "epochs" or "independent"
     (docs: how rows are mixed). share_batches: all chains see the same rows, which is faster and makes their errors
     common. dtype: "float32" or "float64". store: a folder to stream draws to; such a run can be resumed after any
-    interruption and its draws do not change. Ctrl-C returns what there is.
+    interruption and its draws do not change. origin: words to keep in the store, such as the file that began the run.
+    Ctrl-C returns what there is.
     """
     refuse_unknown(unknown, [p for p in inspect.signature(sample).parameters if p != "unknown"])
     if not hasattr(target, "log_prior"):
@@ -76,7 +77,7 @@ def sample(
             Store.check_free(keep, overwrite=overwrite)  # before the work, not after it
         with Progress(enabled=progress) as bar:
             plan, chosen = _settle(plan, bar)
-            return _run(plan, chosen, keep, overwrite, bar)
+            return _run(plan, chosen, keep, overwrite, bar, origin)
 
 
 def resume(
@@ -116,16 +117,8 @@ def _continue(
     settings = kept.settings
     if target is None:
         raise InputError("resume needs the target again: fokker.resume(path, target, kernel).")
-    estimator: Gradient = minibatch() if gradient is None else gradient
     with precision(settings["dtype"]):
-        move: Kernel = sghmc() if kernel is None else kernel
-        plan = make_plan(
-            target, move, estimator, init=init, draws=max(draws or 0, settings["draws"]),
-            warmup=settings["warmup"], thin=settings["thin"], chains=settings["chains"],
-            batch_size=settings["batch_size"], batches=settings["batches"],
-            share_batches=settings["share_batches"], seed=settings["seed"], dtype=settings["dtype"],
-        )  # fmt: skip
-        plan = _as_chosen(plan, settings["chosen"])
+        plan = plan_again(settings, target, kernel, gradient, init, draws)
         if not settings["resumable"]:
             raise StoreError(
                 f"the run at {path} read batches from an iterator that cannot be rewound; start a new run."
@@ -141,7 +134,7 @@ def _continue(
             return _loop(plan, settings["chosen"], chains, kept, done.draws, bar)
 
 
-def open(path: str | Path) -> Run:  # noqa: A001 - fokker.open, like a file
+def open(path: str | Path) -> Run:
     """A stored run, finished or not, for reading: draws, summary, plots; no target is needed."""
     return Run.from_store(Store.open(path))
 
@@ -149,7 +142,7 @@ def open(path: str | Path) -> Run:  # noqa: A001 - fokker.open, like a file
 def _settle(plan: Plan, bar: Progress) -> tuple[Plan, dict[str, Any]]:
     """Find what the user left open: the length of adaptation, the centre of control variates, the step size.
 
-    What was found is given back as JSON too, so that ``_as_chosen`` can do the same without searching again.
+    What was found is given back as JSON too, so that ``as_chosen`` can do the same without searching again.
     """
     chosen: dict[str, Any] = {}
     if getattr(plan.kernel, "adapt_steps", 0) is None:
@@ -159,27 +152,13 @@ def _settle(plan: Plan, bar: Progress) -> tuple[Plan, dict[str, Any]]:
 
         bar.note("looking for a centre for the control variates")
         chosen["centre"] = np.asarray(find_mode(plan.target, plan.starts[0])).tolist()
-    plan = _as_chosen(plan, chosen)
+    plan = as_chosen(plan, chosen)
     if getattr(plan.kernel, "step_size", 1.0) is None:
         from fokker.run.tune import tune
 
         plan, tuned = tune(plan, bar.note)
         chosen = {**chosen, **tuned, "kernel": {**chosen.get("kernel", {}), **tuned["kernel"]}}
     return plan, chosen
-
-
-def _as_chosen(plan: Plan, chosen: dict[str, Any]) -> Plan:
-    """The plan with what was once chosen for it."""
-    kernel, gradient, starts = plan.kernel, plan.gradient, plan.starts
-    values = {name: np.asarray(v) if isinstance(v, list) else v for name, v in chosen.get("kernel", {}).items()}
-    if values:
-        kernel = dataclasses.replace(kernel, **values)  # type: ignore[type-var]
-    if "centre" in chosen:
-        assert isinstance(gradient, control_variates)
-        gradient = dataclasses.replace(gradient, centre=np.asarray(chosen["centre"], plan.dtype))
-    if "starts" in chosen:
-        starts = tuple(np.asarray(start, plan.dtype) for start in chosen["starts"])
-    return dataclasses.replace(plan, kernel=kernel, gradient=gradient, starts=starts)
 
 
 def _compare(stored: dict[str, Any], now: dict[str, Any], path: str | Path) -> None:
@@ -192,12 +171,15 @@ def _compare(stored: dict[str, Any], now: dict[str, Any], path: str | Path) -> N
             same = stored.get(name) == value
         if not same:
             raise StoreError(
-                f"the run at {path} cannot be continued with this {name}: stored {stored.get(name)!r}, given {value!r}. "
+                f"the run at {path} cannot be continued with this {name}: stored {stored.get(name)!r}, "
+                f"given {value!r}. "
                 "Pass the same target, data, kernel and init as in the run, or start a new one under another path."
             )
 
 
-def _run(plan: Plan, chosen: dict[str, Any], path: Path | None, overwrite: bool, bar: Progress) -> Run:
+def _run(
+    plan: Plan, chosen: dict[str, Any], path: Path | None, overwrite: bool, bar: Progress, origin: dict[str, str] | None
+) -> Run:
     chains = Chains(plan)
     if path is None:
         return _loop(plan, chosen, chains, None, 0, bar)
@@ -210,7 +192,7 @@ def _run(plan: Plan, chosen: dict[str, Any], path: Path | None, overwrite: bool,
         chains.info_types,
         chains=plan.chains,
         draws=plan.draws,
-        settings={**plan.settings(), "chosen": chosen, "versions": versions},
+        settings={**plan.settings(), "chosen": chosen, "versions": versions, "origin": origin},
         overwrite=overwrite,
     )
     return _loop(plan, chosen, chains, kept, 0, bar)
