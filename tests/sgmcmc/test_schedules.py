@@ -44,7 +44,7 @@ def test_factors(x64):
 
 
 def test_a_polynomial_schedule_sums_to_infinity_and_its_squares_do_not():
-    """Robbins & Monro by Cauchy's condensation: k factor(k) grows over powers of 2, k factor(k)^2 falls geometrically."""
+    """Robbins & Monro, by Cauchy's condensation: over powers of 2 k factor(k) grows, k factor(k)^2 falls."""
     k = 2.0 ** np.arange(20, 40)
     factor = np.asarray(polynomial(b=1000.0, c=0.55)(k))
     assert (np.diff(k * factor) > 0).all()

@@ -1,4 +1,4 @@
-"""What every method asks of its settings, checked where a user gives them. Traced values pass: the tuner varies them."""
+"""What every method asks of its settings, checked where a user gives them. Traced values pass: a tuner varies them."""
 
 from __future__ import annotations
 

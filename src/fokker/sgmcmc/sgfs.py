@@ -9,9 +9,9 @@ in the limit eps -> 0.
 
 Without ``precision`` L^ = N S, from the same running covariance S of row gradients that gives
 V^ = N^2/n (1 - n/N) S: L^ = V^ n / (N - n), which leaves the prior out and holds where the model holds (Fisher
-information = curvature). S stands for the row gradients themselves only under the plain minibatch gradient; with control
-variates give ``precision``. Departure from print: V^ has the factor 1 - n/N of batches without replacement. A
-dense estimate costs a Cholesky factorisation, d^3 / 3, a step.
+information = curvature). S stands for the row gradients themselves only under the plain minibatch gradient;
+with control variates give ``precision``. Departure from print: V^ has the factor 1 - n/N of batches without
+replacement. A dense estimate costs a Cholesky factorisation, d^3 / 3, a step.
 """
 
 from __future__ import annotations
