@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from fokker.numeric.random_jax import Key
+from fokker.run import one_kernel
 from fokker.sgmcmc.kernel import Bound
 
 MAX_STEPS = 65_536  # of one call; bounds the table of batch starts
@@ -59,14 +60,15 @@ def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) 
     words: (2,) of the chain; first: iteration of the first step; draws * thin steps are made, draws <= capacity.
     With ``chains`` the state and words have a leading axis of that length, and all chains share the batches.
 
-    XLA runs a loop body of at most eight operations in order and hands a longer one to a task queue, which costs as much
-    as the step itself. So the inner loop carries nothing but the state; what is kept is looked at outside it.
+    The inner loop carries nothing but the state; what is kept is looked at outside it, where the method allows that.
     """
 
     def one_step(words: Array, iteration: Array, state: Any, batch: Any) -> tuple[Any, Any]:
-        if chains is None:
-            return bound.step(Key(words, iteration), state, batch)
-        return jax.vmap(lambda w, s: bound.step(Key(w, iteration), s, batch))(words, state)
+        def one(words: Array, state: Any) -> tuple[Any, Any]:
+            state, info = bound.step(Key(words, iteration), state, batch)
+            return state, scalars(info)
+
+        return one(words, state) if chains is None else jax.vmap(one)(words, state)
 
     def observe(state: Any) -> Any:
         assert bound.observe is not None
@@ -96,7 +98,13 @@ def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) 
         positions = jnp.zeros((capacity, *state.position.shape), state.position.dtype)
         return Block(*jax.lax.fori_loop(0, draws, draw, (state, positions, infos)))
 
-    return jax.jit(advance)
+    return jax.jit(advance) if chains is not None else one_kernel.compiled(advance)
+
+
+def scalars(info: Any) -> dict[str, Array]:
+    """The numbers of an info (NamedTuple, dict or None). What has a shape is not kept: BlackJAX's hold whole momenta."""
+    pairs = {} if info is None else info if isinstance(info, dict) else info._asdict()
+    return {name: leaf for name, leaf in pairs.items() if isinstance(leaf, jax.Array) and leaf.ndim == 0}
 
 
 def capacity_for(d: int, itemsize: int, thin: int, max_steps: int) -> int:

@@ -1,0 +1,119 @@
+"""Which law each sampler leaves invariant, in which limit, and the tests that prove it.
+
+`docs/make_laws.py` makes docs/laws.md from these rows and the docstrings of the methods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Law:
+    """A row: the sampler's public name and module, its recipe in the catalogue, its law, and the evidence."""
+
+    kernel: str
+    recipe: str
+    leaves_invariant: str
+    limit: str
+    proof: tuple[str, ...]  # file::test, below tests/
+
+    @property
+    def module(self) -> str:
+        return f"fokker.sgmcmc.{self.kernel}"
+
+
+_RECIPE = "sgmcmc/test_recipes.py::test_one_step_has_the_drift_and_the_diffusion_of_the_recipe"
+_LINEAR = "sgmcmc/test_linear_gaussian.py::test_the_stationary_covariance_is_the_closed_form"
+_ORDER = "sgmcmc/test_linear_gaussian.py::test_the_order_of_the_bias"
+_STEP = "step → 0"
+_EXACT = "exact at every step"
+
+LAWS: tuple[Law, ...] = (
+    Law("sgld", "sgld", "exp(-U)", _STEP, (_LINEAR, _ORDER, _RECIPE)),
+    Law(
+        "psgld",
+        "sgld",
+        "exp(-U)",
+        "step → 0, from the iteration at which the preconditioner is frozen",
+        ("sgmcmc/test_preconditioned.py::test_psgld_is_sgld_with_its_frozen_preconditioner", _RECIPE),
+    ),
+    Law(
+        "sgfs",
+        "sgld",
+        "exp(-U)",
+        "exact at every step on a Gaussian with the right precision and noise; else step → 0",
+        (
+            "sgmcmc/test_preconditioned.py::test_sgfs_is_exact_on_a_gaussian_at_every_step",
+            "sgmcmc/test_preconditioned.py::test_sgfs_with_a_wrong_estimate_is_right_as_the_step_goes_to_zero",
+            _RECIPE,
+        ),
+    ),
+    Law("sghmc", "sghmc", "exp(-U - r·M⁻¹r/2)", _STEP, (_LINEAR, _ORDER, _RECIPE)),
+    Law(
+        "sgnht",
+        "sgnht, msgnht, grouped_sgnht",
+        "exp(-U - r·M⁻¹r/2 - Σ τ m (ξ - A)²/2)",
+        _STEP,
+        (_RECIPE,),
+    ),
+    Law(
+        "sgrld",
+        "sgrld",
+        "exp(-U) dθ",
+        _STEP,
+        (
+            "sgmcmc/test_sgrld.py::test_the_bias_is_of_first_order_with_the_slope_of_the_theory",
+            "sgmcmc/test_sgrld.py::test_a_full_matrix_in_two_dimensions",
+            "sgmcmc/test_sgrld.py::test_a_wrong_gamma_is_seen",
+            _RECIPE,
+        ),
+    ),
+    Law(
+        "sgrhmc",
+        "gsgrhmc, adaptive",
+        "exp(-U - r·r/2) dθ dr",
+        _STEP,
+        (
+            "sgmcmc/test_sgrhmc.py::test_the_bias_vanishes_with_the_step",
+            "sgmcmc/test_sgrhmc.py::test_a_full_matrix_in_two_dimensions",
+            "sgmcmc/test_sgrhmc.py::test_a_wrong_gamma_is_seen",
+            "sgmcmc/test_sgrhmc.py::test_with_a_constant_metric_the_linear_chain_has_the_closed_form",
+            _RECIPE,
+        ),
+    ),
+    Law(
+        "hmc",
+        "hmc",
+        "exp(-U)",
+        _EXACT,
+        (
+            "sgmcmc/test_hmc.py::test_exact_draws_stay_exact",
+            "sgmcmc/test_hmc.py::test_leapfrog_is_reversible_and_keeps_volume",
+            "sgmcmc/test_sbc.py::test_ranks_are_uniform",
+        ),
+    ),
+    Law(
+        "rmld",
+        "sgrld",
+        "exp(-U) dθ",
+        _EXACT,
+        (
+            "sgmcmc/test_rmld.py::test_detailed_balance",
+            "sgmcmc/test_rmld.py::test_exact_draws_stay_exact",
+            "sgmcmc/test_sbc.py::test_ranks_are_uniform",
+        ),
+    ),
+    Law(
+        "rmhmc",
+        "rmhmc",
+        "exp(-U) dθ",
+        "exact at every step, to the tolerance of the inner iterations",
+        (
+            "sgmcmc/test_rmhmc.py::test_exact_draws_stay_exact",
+            "sgmcmc/test_rmhmc.py::test_steps_are_reversible_and_keep_volume",
+            "sgmcmc/test_rmhmc.py::test_an_inner_iteration_that_does_not_converge_is_a_counted_rejection",
+            "sgmcmc/test_sbc.py::test_ranks_are_uniform",
+        ),
+    ),
+)
