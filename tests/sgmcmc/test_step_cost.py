@@ -62,3 +62,22 @@ def test_a_dense_setting_shows(target):
     """The measure sees a matrix where there is one."""
     assert largest_array(sgld(0.1, diffusion=np.eye(D)), minibatch(), target) >= D**2
     assert largest_array(sgld(0.1), minibatch("dense"), target) >= D**2
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: type(k).__name__)
+def test_a_step_keeps_shapes_and_precision(x64, kernel, dtype):
+    """float32 parameters stay float32 where 64 bits are on, and a state can be carried by a loop."""
+    rng = np.random.default_rng(0)
+    precise = glm(rng.normal(size=(50, D)).astype(dtype), rng.integers(0, 2, 50), intercept=False)
+    for noise in ("diagonal", "low_rank"):
+        if type(kernel) is sgfs and noise == "low_rank":
+            continue
+        bound = kernel.bind(precise, minibatch(noise, rank=2))
+        state = jax.eval_shape(bound.init, {"beta": jnp.zeros(D, dtype)}, jax.random.key(0))
+        batch = jax.tree.map(lambda rows: jnp.asarray(rows[:BATCH]), precise.data)
+        after, info = jax.eval_shape(bound.step, jax.random.key(0), state, batch)
+        assert jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, after) == jax.tree.map(
+            lambda _: True, state
+        )
+        assert all(leaf.dtype == dtype and leaf.shape == () for leaf in info)
