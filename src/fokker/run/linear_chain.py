@@ -14,7 +14,9 @@ autocovariance of theta is (K^k Sigma)_11. So everything is a small linear syste
 Without replacement in epochs of K batches the noise of step j and that of step j + k in the same epoch have covariance
 -V / (K - 1), whence at a random phase an autocovariance of -V / (K - 1) (1 - k / K) for 0 < k < K; its sum over all k
 is 0. With the autocovariance c_k of the chain under white noise of variance V the variance becomes
-c_0 - 2 / (K - 1) sum_{k < K} (1 - k / K) c_k, a geometric sum in K.
+c_0 - 2 / (K - 1) sum_{k < K} (1 - k / K) c_k, a geometric sum in K. With control variates the noise is proportional to
+the distance from the centre, which the chain forgets: each term then has the factor lambda^k besides, lambda =
+(tau - 1) / (tau + 1), the decay of an autoregression with the direction's own autocorrelation time.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ class Law(NamedTuple):
     tau_square: np.ndarray  # of its square
 
 
-def law(method: str, integrator: str, a: Any, eps: Any, friction: Any, epoch: int | None) -> Law:
+def law(method: str, integrator: str, a: Any, eps: Any, friction: Any, epoch: int | None, centred: bool = False) -> Law:
     """The law at curvature a, step eps and friction rate C (sgnht: the mean of xi), by broadcasting.
 
     ``method`` is "sgld", "sghmc" or "sgnht"; epoch: batches of an epoch without replacement, None when batches are
-    independent.
+    independent; centred: the noise is that of control variates.
     """
     a, eps, friction = np.broadcast_arrays(*(np.asarray(v, dtype=float) for v in (a, eps, friction)))
     K, inject, push = step_map(method, integrator, a, eps, friction)
@@ -48,13 +50,14 @@ def law(method: str, integrator: str, a: Any, eps: Any, friction: Any, epoch: in
     K = np.where(stable[..., None, None], K, 0.0)  # any stable chain: its numbers are not looked at
     injected = _stationary(K, _outer(inject))
     gradient = _stationary(K, _outer(push))
-    from_gradient = gradient
-    if epoch is not None and epoch > 1:
-        total = _fading_sum(K, epoch) @ gradient
-        from_gradient = gradient - (total + np.swapaxes(total, -1, -2)) / (epoch - 1)
     start = injected[..., :, :1] / np.maximum(injected[..., :1, :1], 1e-300)  # rho_k = (K^k start)_1
     tau = 2 * np.linalg.solve(np.eye(K.shape[-1]) - K, start)[..., 0, 0] - 1
     tau_square = 2 * _stationary(K, start @ np.swapaxes(start, -1, -2))[..., 0, 0] - 1
+    from_gradient = gradient
+    if epoch is not None and epoch > 1:
+        keep = np.clip((tau - 1) / (tau + 1), 0.0, 1.0)[..., None, None] if centred else 1.0
+        total = _fading_sum(keep * K, epoch) @ gradient
+        from_gradient = gradient - (total + np.swapaxes(total, -1, -2)) / (epoch - 1)
     last = K.shape[-1] - 1
     return Law(
         stable,

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from fokker.run.plan import Plan
 
 BUDGET = 0.06  # predicted error of the worst coordinate's sd, relative
-LOUD = 0.09  # measured error from which on a pilot is not believed to be within what was asked
+LOUD = 0.075  # measured error from which on a pilot is not believed to be within what was asked
 DIRECTION_BUDGET = 1.0  # of the variance along any one direction, however little it means for coordinates
 LARGEST_STEP = {"sgld": 1.0, "sghmc": 1.5, "sgnht": 1.3}  # eps a_max, else eps sqrt(a_max); 2 is where it explodes
 LEAST_INJECTED = 0.1  # share A / xi of SGNHT's noise that is injected, at least
 LARGEST_SHARE = 0.8  # of injected noise that the compensation of gradient noise may take away
 POINTS = 4  # draws of the quadratic at which the noise is measured
 NODES = 24  # curvatures at which the laws are computed; in between they are interpolated
-PILOT_CHAINS, PILOT_DRAWS, PILOT_STEPS, ROUNDS = 4, 1000, 60_000, 5
-PILOT_TIMES = 400  # autocorrelation times that a pilot chain should see
+PILOT_CHAINS, PILOT_DRAWS, PILOT_STEPS, ROUNDS = 4, 2000, 60_000, 5
+PILOT_TIMES = 1500  # autocorrelation times that a pilot chain should see
 PILOT_STREAM = 0x70696C6F  # tells the pilots' random numbers from those of the run
 
 
@@ -142,6 +142,7 @@ class Noise:
     """Covariance of a batch's gradient, factor^T factor (d, d), and what of it the kernel takes off its own noise."""
 
     factor: np.ndarray  # (m, d)
+    centred: bool  # of control variates
     known: str  # form of the estimate that is compensated: "none", "scalar", "diagonal", "dense", "low_rank"
     rank: int
 
@@ -162,18 +163,18 @@ class Noise:
 
             d = self.factor.shape[1]
             with jax.enable_x64(True):
-                omega = np.asarray(_sketch(d, min(self.rank, d), np.float32), np.float64)
+                omega = np.asarray(_sketch(d, min(self.rank, d), np.float64))
                 F = np.asarray(_nystrom(self.factor.T @ (self.factor @ omega)))
             return ((F.T @ vectors) ** 2).sum(0)
         return np.zeros(vectors.shape[1])
 
 
-def _measure_noise(plan: Plan, shape: Shape, centred: bool | None = None) -> Noise:
-    """V averaged over draws of the quadratic; with ``centred`` for control variates at the mode, whatever the plan has."""
+def _measure_noise(plan: Plan, shape: Shape, *, centred: bool = False) -> Noise:
+    """V averaged over draws of the quadratic; with ``centred`` that of control variates at the mode."""
     target, gradient = plan.target, plan.gradient
     known, rank = gradient.noise, getattr(gradient, "rank", 1)
     if target.log_likelihood is None or plan.batch_size is None:
-        return Noise(np.zeros((1, shape.size)), known, rank)
+        return Noise(np.zeros((1, shape.size)), False, known, rank)
     points = shape.draws(2 * POINTS, plan.seed)
     points, others = points[:POINTS], points[POINTS:]
     centres = None
@@ -189,7 +190,7 @@ def _measure_noise(plan: Plan, shape: Shape, centred: bool | None = None) -> Noi
     factor = each * (N * np.sqrt((1 - n / N) / n / len(each)))
     if len(factor) > 4 * shape.size and shape.size <= 2000:  # the same V from fewer rows
         factor = np.linalg.qr(factor, mode="r")
-    return Noise(factor, known, rank)
+    return Noise(factor, centres is not None, known, rank)
 
 
 # --- the law, and the search on it ----------------------------------------------------------------------------------
@@ -284,7 +285,7 @@ def _search(
     top = min(top, ceiling)
     columns = frame.columns()
     V, known = noise.along(columns), noise.compensated_along(columns)
-    judge = _Judge(method, integrator, frame, V - known, float(known.max(initial=0.0)), epoch, budget)
+    judge = _Judge(method, integrator, frame, V - known, float(known.max(initial=0.0)), epoch, noise.centred, budget)
     eps = top * np.geomspace(1e-7, 1.0, 71)
     if method == "sgld":
         friction = np.ones(1)
@@ -309,6 +310,7 @@ class _Judge:
     excess: np.ndarray  # (k,) V - V^ along the directions
     largest_known: float  # of V^
     epoch: int | None
+    centred: bool
     budget: float
 
     def __call__(self, eps: np.ndarray, friction: np.ndarray, given: float | None) -> Settings:
@@ -316,7 +318,7 @@ class _Judge:
         nodes, mix = _nodes(a)
         shape = (len(eps), len(friction), 1)
         e, c = np.broadcast_to(eps[:, None, None], shape), np.broadcast_to(friction[None, :, None], shape)
-        laws = law(self.method, self.integrator, nodes, e, c, self.epoch)
+        laws = law(self.method, self.integrator, nodes, e, c, self.epoch, self.centred)
         weights = self.frame.view.weights
         along, plain = (weights * self.excess) @ mix, weights @ mix
         alpha = np.ones(shape[:2])
@@ -341,7 +343,7 @@ class _Judge:
         if not ok.any():
             i, j = 0, len(friction) // 2  # the smallest step there is
         else:
-            i, j = np.unravel_index(np.argmin(np.where(ok, steps, np.inf)), ok.shape)
+            i, j = divmod(int(np.argmin(np.where(ok, steps, np.inf))), len(friction))
         worst = int(np.argmax(np.abs(sd_error[i, j])))
         total = abs(variance[i, j, worst] - 1)
         return Settings(
@@ -446,7 +448,7 @@ def _pilot(tuned: Plan, shape: Shape, settings: Settings) -> tuple[float | None,
     thin = max(1, length // PILOT_DRAWS)
     count = length // thin
     seed = (tuned.seed ^ PILOT_STREAM) & 0x7FFFFFFF
-    kernel = dataclasses.replace(tuned.kernel, schedule=constant())  # type: ignore[call-arg]
+    kernel: Any = dataclasses.replace(tuned.kernel, schedule=constant())  # type: ignore[type-var]
     batches = None if tuned.batches is None else dataclasses.replace(tuned.batches, seed=seed)
     pilot = dataclasses.replace(
         tuned, kernel=kernel, starts=_quadratic_starts(tuned, shape, PILOT_CHAINS, seed), draws=count, warmup=0,

@@ -1,0 +1,396 @@
+"""Automatic tuning against a grid: ESS/s of what the run chooses, over that of the best admissible point of a grid.
+
+Admissible: the worst coordinate's sd over the true sd lies in [0.9, 1.1]. The grid spans step size and friction (for
+SGNHT the injected noise A and the scale of time), preconditioned by the true marginal sds, which the tuner has to find
+itself. It is searched in factors of 2, then of sqrt 2 around the best; the best points are run with all seeds.
+Grid and tuned settings run in the same compiled program, whose settings are arguments, interleaved. ESS is that of the
+worst coordinate; two are reported: rank-normalised ("bulk", for means) and the lesser of it and the ESS of squares
+("spread", for sds). Prints one line of JSON per posterior and kernel, and a last line for all.
+
+    python benchmarks/tuning.py [--quick] [--only NAME] [--kernel sgld]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gzip
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from arviz_stats.base import array_stats
+
+from fokker.linear_models import glm
+from fokker.numeric import random
+from fokker.numeric.random_jax import Key
+from fokker.run import blocks
+from fokker.run.gradients import control_variates, minibatch
+from fokker.run.local_shape import find_shape
+from fokker.run.mode import find_mode
+from fokker.run.plan import Plan, make_plan
+from fokker.run.tune import tune
+from fokker.sgmcmc.kernel import BoundGradient
+from fokker.sgmcmc.sghmc import sghmc
+from fokker.sgmcmc.sgld import sgld
+from fokker.sgmcmc.sgnht import sgnht
+from fokker.target import Target
+
+TARGET = 0.5
+LOW, HIGH = 0.9, 1.1
+CHAINS = 4
+KERNELS = {"sgld": sgld, "sghmc": sghmc, "sgnht": sgnht}
+
+
+@dataclass
+class Posterior:
+    name: str
+    target: Target
+    gradient: Any
+    batch_size: int
+    truth: np.ndarray = field(init=False)  # (d,) sds
+
+
+# --- posteriors -----------------------------------------------------------------------------------------------------
+
+
+def logistic_tall() -> Posterior:
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((100_000, 50)).astype(np.float32)
+    beta = 0.3 * rng.standard_normal(50)
+    y = rng.random(len(X)) < 1 / (1 + np.exp(-X @ beta))
+    return Posterior("logistic, 100,000 x 50", glm(X, y, intercept=False), control_variates(), 100)
+
+
+def logistic_scales() -> Posterior:
+    rng = np.random.default_rng(2)
+    d = 20
+    L = np.linalg.cholesky(0.9 * np.ones((d, d)) + 0.1 * np.eye(d))
+    X = rng.standard_normal((20_000, d)) @ L.T
+    y = rng.random(len(X)) < 1 / (1 + np.exp(-X @ (0.3 * rng.standard_normal(d))))
+    target = glm((X * np.geomspace(1e-3, 1e3, d)).astype(np.float32), y, intercept=False, prior_scale=1e4)
+    return Posterior("logistic, columns from 1e-3 to 1e3, correlation 0.9", target, control_variates(), 100)
+
+
+def poisson_small() -> Posterior:
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((500, 5)).astype(np.float32)
+    y = rng.poisson(np.exp(0.4 * X @ rng.standard_normal(5) - 0.5)).astype(np.float32)
+    return Posterior("Poisson, 500 x 5", glm(X, y, "poisson"), minibatch(), 100)
+
+
+def sparse_binary() -> Posterior:
+    """The adult data (a9a) where FOKKER_DATA has it, columns seen 100 times or more; else a design like it."""
+    folder = os.environ.get("FOKKER_DATA")
+    if folder:
+        rows = [line.split() for line in gzip.open(Path(folder) / "tall" / "a9a.gz", "rt")]
+        y = np.array([float(r[0]) > 0 for r in rows])
+        X = np.zeros((len(rows), 123), np.float32)
+        for i, r in enumerate(rows):
+            X[i, [int(cell.split(":")[0]) - 1 for cell in r[1:]]] = 1.0
+        X, name = X[:, X.sum(0) >= 100], "logistic, a9a"
+    else:
+        rng = np.random.default_rng(4)
+        latent = rng.standard_normal((30_000, 5)) @ rng.standard_normal((5, 60)) + rng.standard_normal((30_000, 60))
+        X = (latent > np.quantile(latent, np.linspace(0.5, 0.99, 60), axis=0).diagonal()).astype(np.float32)
+        y = rng.random(len(X)) < 1 / (1 + np.exp(-(X @ (0.5 * rng.standard_normal(60)) - 0.5)))
+        name = "logistic, 30,000 x 60 sparse and binary"
+    return Posterior(name, glm(X, y, prior_scale=1.0), control_variates(), 300)
+
+
+def robust_regression() -> Posterior:
+    """Student-t errors with 4 degrees of freedom; parameters are a tree with the log of the scale."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((2000, 8)).astype(np.float32)
+    y = (X @ rng.standard_normal(8) + 0.7 * rng.standard_t(4, 2000)).astype(np.float32)
+
+    def log_prior(p: Any) -> Any:
+        return -0.5 * jnp.sum((p["beta"] / 10) ** 2) - 0.5 * (p["log_scale"] / 2) ** 2
+
+    def log_likelihood(p: Any, batch: Any) -> Any:
+        z = (batch["y"] - batch["X"] @ p["beta"]) * jnp.exp(-p["log_scale"])
+        return -2.5 * jnp.log1p(z**2 / 4) - p["log_scale"]
+
+    start = {"beta": np.zeros(8, np.float32), "log_scale": np.float32(0)}
+    return Posterior(
+        "Student-t regression, 2,000 x 8, log scale", Target(log_prior, log_likelihood, {"X": X, "y": y}, start=start),
+        minibatch(), 100,
+    )  # fmt: skip
+
+
+def quick_gaussian() -> Posterior:
+    rng = np.random.default_rng(6)
+    X = (rng.standard_normal((1000, 4)) * [0.1, 1, 3, 10]).astype(np.float32)
+    y = (X @ rng.standard_normal(4) + rng.standard_normal(1000)).astype(np.float32)
+    return Posterior("Gaussian, 1,000 x 4, scales 0.1 to 10", glm(X, y, "gaussian", intercept=False), control_variates(), 100)
+
+
+FULL = (logistic_tall, logistic_scales, poisson_small, sparse_binary, robust_regression)
+QUICK = (quick_gaussian,)
+
+
+# --- truth ----------------------------------------------------------------------------------------------------------
+
+
+def true_sds(plan: Plan, draws: int) -> np.ndarray:
+    """NUTS on all data in float64, in coordinates whitened at the mode; one long chain of ``draws``."""
+    with jax.enable_x64(True):
+        shape = find_shape(plan.target, plan.starts[0], plan.layout)
+        L = np.linalg.cholesky(shape.covariance() * np.outer(shape.diagonal, shape.diagonal) ** 0.5)
+        L = jnp.asarray(L / np.sqrt(shape.diagonal)[:, None])
+        data = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan.target.data)
+        mode = jnp.asarray(shape.mode)
+
+        def run(key: Any, data: Any) -> Any:
+            log_density = lambda z: plan.target.log_density(mode + L @ z, data)
+            kernel = blackjax.nuts(log_density, 0.8 / shape.size**0.25, jnp.ones(shape.size))
+
+            def step(state: Any, key: Any) -> Any:
+                state = kernel.step(key, state)[0]
+                return state, state.position
+
+            return jax.lax.scan(step, kernel.init(jnp.zeros(shape.size)), jax.random.split(key, draws))[1]
+
+        z = np.asarray(jax.jit(run)(jax.random.key(0), data))[draws // 20 :]
+        return (z @ np.asarray(L).T).std(0)
+
+
+# --- one program per posterior and kernel ---------------------------------------------------------------------------
+
+
+class Runner:
+    """Chains of one kernel with settings as arguments of the compiled program."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, kind = plan, type(plan.kernel)
+        estimator = plan.gradient.bind(plan.target)
+        self.aux = estimator.init(jnp.asarray(plan.starts[0]))
+        feed = blocks.Feed("windows", plan.batch_size)
+        self.resident: dict[int, Any] = {}
+
+        class Given:
+            noise = plan.gradient.noise
+
+            def __init__(self, aux: Any) -> None:
+                self.aux = aux
+
+            def bind(self, target: Target) -> BoundGradient:
+                return BoundGradient(lambda position: self.aux, estimator.estimate)
+
+        self.capacity = 4096
+
+        def bound(fields: Any, aux: Any) -> Any:
+            return kind(**fields).bind(plan.target, Given(aux))
+
+        self.init = jax.jit(lambda fields, aux, start, words: bound(fields, aux).init(start, Key(words, jnp.uint32(0))))
+        self.advance = jax.jit(
+            lambda fields, aux, *rest: blocks.program(bound(fields, aux), feed, self.capacity)(*rest)
+        )
+
+    def __call__(self, fields: dict[str, Any], starts: Any, seed: int, warmup: int, thin: int, draws: int) -> Any:
+        """(chains, draws, d) or None where a chain left every bound; and seconds of the steps that drew."""
+        plan = self.plan
+        windows = dataclasses.replace(plan.batches, seed=seed)
+        if seed not in self.resident:
+            self.resident = {seed: blocks.resident(plan.target.data, windows.row_order(), plan.batch_size)}
+        data, aux = self.resident[seed], self.aux
+        d = plan.layout.size
+        fields = {
+            k: jnp.broadcast_to(jnp.asarray(v, jnp.float32), () if k in ("step_size", "inertia") or np.ndim(v) == 0 and k == "diffusion" and isinstance(plan.kernel, sgnht) else (d,))
+            for k, v in fields.items()
+        }
+        out, seconds = [], 0.0
+        for chain, start in enumerate(starts):
+            words = jnp.asarray(random.chain_words(seed, chain))
+            state = self.init(fields, aux, jnp.asarray(start), jnp.asarray(random.chain_words(seed, chain, random.INIT)))
+            first, kept = 0, []
+            for rounds, each, keep in ((1, warmup, False), (draws, thin, True)):
+                while rounds > 0:
+                    now = min(rounds, max(1, blocks.MAX_STEPS // each), self.capacity)
+                    steps = each if now == 1 else each * now
+                    now_each = min(each, blocks.MAX_STEPS)
+                    index = np.zeros(blocks.MAX_STEPS, np.int32)
+                    made = now * now_each
+                    index[:made] = windows.starts(chain, first, made)
+                    index = jnp.asarray(index)
+                    begun = time.perf_counter()
+                    block = self.advance(
+                        fields, aux, state, words, jnp.uint32(first), jnp.int32(now), jnp.int32(now_each), data, index
+                    )
+                    positions = np.asarray(block.positions)[:now]
+                    if keep:
+                        seconds += time.perf_counter() - begun
+                        kept.append(positions)
+                    state, first = block.state, first + made
+                    if not np.isfinite(positions).all():
+                        return None, seconds
+                    rounds, each = (rounds - now, each) if steps == made else (rounds, each - now_each)
+            out.append(np.concatenate(kept))
+        return np.stack(out).astype(np.float64), seconds
+
+
+@dataclass
+class Score:
+    ratio: float  # sd over truth of the coordinate where it is worst
+    bulk: float  # ESS of the worst coordinate
+    spread: float
+    gradients: int
+    seconds: float
+
+    @property
+    def admissible(self) -> bool:
+        return LOW <= self.ratio <= HIGH
+
+    def rate(self, kind: str, per: str) -> float:
+        return getattr(self, kind) / getattr(self, per)
+
+
+FAILED = Score(np.inf, 1e-9, 1e-9, 1, 1.0)
+
+
+def score(x: Any, seconds: float, thin: int, truth: np.ndarray) -> Score:
+    if x is None:
+        return FAILED
+    ratios = x.std(axis=(0, 1)) / truth
+    ess = lambda v: float(array_stats.ess(v, chain_axis=0, draw_axis=1, method="bulk"))
+    mean_ess = lambda v: float(array_stats.ess(v, chain_axis=0, draw_axis=1, method="mean"))
+    centred = (x - x.mean(axis=(0, 1))) ** 2
+    each = [(ess(x[..., c]), mean_ess(centred[..., c])) for c in range(x.shape[-1])]
+    bulk, square = np.nan_to_num(np.array(each), nan=1e-9).T
+    worst = ratios[np.argmax(np.abs(np.log(np.maximum(ratios, 1e-9))))]
+    return Score(float(worst), float(bulk.min()), float(np.minimum(bulk, square).min()), x.shape[0] * x.shape[1] * thin, seconds)
+
+
+def grid_fields(method: str, truth: np.ndarray, eps: float, friction: float) -> dict[str, Any]:
+    """A point of the grid in units of the true marginal sds; friction is a rate (SGNHT: A, in time where xi is near 1)."""
+    if method == "sgld":
+        return {"step_size": eps, "diffusion": truth**2}
+    if method == "sghmc":
+        return {"step_size": eps, "friction": friction / truth**2, "mass": 1 / truth**2}
+    return {"step_size": eps * friction, "diffusion": 1.0, "mass": (friction / truth) ** 2}
+
+
+# --- the comparison -------------------------------------------------------------------------------------------------
+
+
+def plan_of(posterior: Posterior, method: str, seed: int, draws: int, thin: int) -> Plan:
+    """As fokker.sample makes it, with the centre of control variates in place."""
+    plan = make_plan(
+        posterior.target, KERNELS[method](), posterior.gradient, init=None, draws=draws, warmup=draws * thin,
+        thin=thin, chains=CHAINS, batch_size=posterior.batch_size, batches=None, share_batches=False, seed=seed,
+        dtype="float32",
+    )  # fmt: skip
+    if not isinstance(plan.gradient, control_variates):
+        return plan
+    centre = np.asarray(find_mode(plan.target, plan.starts[0]))
+    return dataclasses.replace(plan, gradient=dataclasses.replace(plan.gradient, centre=centre))
+
+
+def compare(posterior: Posterior, method: str, seeds: int, quick: bool) -> dict[str, Any]:
+    silent = lambda text: None
+    base = plan_of(posterior, method, 0, 20_000, 10)
+    tuned, tuning_seconds = [], []
+    for seed in range(seeds):
+        begun = time.perf_counter()
+        plan, chosen = tune(plan_of(posterior, method, seed, 20_000, 10), silent)
+        tuning_seconds.append(time.perf_counter() - begun)
+        tuned.append((chosen["kernel"], plan.starts, chosen["why"]))
+    slow = float(np.median([why["predicted_autocorrelation_time"] for _, _, why in tuned]))
+    thin = max(1, int(slow / 4))
+    draws = int(np.clip(2500 * slow / thin, 5000, 12_000))  # an ESS of about 10,000 from the chains together
+    runner = Runner(base)
+
+    def trial(fields: Any, starts: Any, seed: int) -> Score:
+        return score(*runner(fields, starts, 1000 + seed, draws * thin // 5, thin, draws), thin, posterior.truth)
+
+    trial(tuned[0][0], tuned[0][1], 0)  # compiles, and warms up
+    seen: dict[tuple[float, float], Score] = {}
+
+    def look(eps: float, friction: float) -> None:
+        key = (round(float(np.log2(eps) * 4)) / 4, round(float(np.log2(friction) * 4)) / 4)
+        if key not in seen:
+            fields = grid_fields(method, posterior.truth, 2.0 ** key[0], 2.0 ** key[1])
+            seen[key] = trial(fields, tuned[0][1], 0)
+
+    frictions = [1.0] if method == "sgld" else [2.0**k for k in (range(-2, 3, 2) if quick else range(-3, 4))]
+    centre = tuned[0][0]["step_size"]
+    if method == "sgnht":  # from its own time to that of marginal sds
+        centre /= float(np.median(np.sqrt(np.asarray(tuned[0][0]["mass"])) * posterior.truth))
+    for k in range(-3, 5) if quick else range(-4, 8):
+        for friction in frictions:
+            look(centre * 2.0**k, friction)
+    top = lambda kind, n: sorted(
+        (k for k, s in seen.items() if s.admissible), key=lambda k: -seen[k].rate(kind, "gradients")
+    )[:n]
+    for kind in ("bulk", "spread"):
+        for eps, friction in top(kind, 2):
+            for de in (-0.5, 0, 0.5):
+                for df in (0,) if method == "sgld" else (-0.5, 0, 0.5):
+                    look(2.0 ** (eps + de), 2.0 ** (friction + df))
+    finalists = sorted({*top("bulk", 2 if quick else 4), *top("spread", 2 if quick else 4)})
+    grid: dict[Any, list[Score]] = {k: [] for k in finalists}
+    ours: list[Score] = []
+    for seed in range(seeds):
+        ours.append(trial(tuned[seed][0], tuned[seed][1], seed))
+        for k in finalists:
+            grid[k].append(trial(grid_fields(method, posterior.truth, 2.0 ** k[0], 2.0 ** k[1]), tuned[seed][1], seed))
+    row: dict[str, Any] = {"name": f"{posterior.name}, {type(posterior.gradient).__name__}, {method}"}
+    ratios = {}
+    for kind in ("bulk", "spread"):
+        for per in ("seconds", "gradients"):
+            mine = [s.rate(kind, per) for s in ours]
+            # a point of the grid counts where most seeds find its sds admissible
+            best, best_key = max(
+                ((float(np.median([s.rate(kind, per) for s in scores])), k) for k, scores in grid.items()
+                 if np.mean([s.admissible for s in scores]) > 0.5), default=(1e-9, None),
+            )  # fmt: skip
+            ratios[kind, per] = np.array(mine) / best
+            row[f"{kind}_ess_per_{'s' if per == 'seconds' else 'gradient'}"] = round(float(np.median(ratios[kind, per])), 3)
+            if per == "gradients":
+                row[f"grid_best_{kind}"] = None if best_key is None else {
+                    "step": round(2.0 ** best_key[0], 5), "friction": round(2.0 ** best_key[1], 4),
+                    "sd_ratios": [round(s.ratio, 3) for s in grid[best_key]],
+                }  # fmt: skip
+    measured = min(row["bulk_ess_per_s"], row["spread_ess_per_s"])
+    failing = [
+        seed for seed, s in enumerate(ours)
+        if not s.admissible or min(ratios[k][seed] for k in ratios if k[1] == "gradients") < TARGET
+    ]  # fmt: skip
+    row.update(
+        measured=measured, target=TARGET, met=bool(measured >= TARGET and not failing), failing=failing,
+        tuned_sd_ratios=[round(s.ratio, 3) for s in ours], tuned_ess=[round(s.spread) for s in ours],
+        tuned_ess_per_s=round(float(np.median([s.rate("spread", "seconds") for s in ours])), 1),
+        tuned_steps=[f[0]["step_size"] for f in tuned], why=tuned[0][2], thin=thin,
+        points_of_grid=len(seen), tuning_seconds=round(float(np.median(tuning_seconds)), 1),
+    )  # fmt: skip
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one small posterior, two seeds, a coarser grid")
+    parser.add_argument("--only", default="", help="posteriors whose name contains this")
+    parser.add_argument("--kernel", choices=list(KERNELS), help="this kernel alone")
+    options = parser.parse_args()
+    met = True
+    for make in QUICK if options.quick else FULL:
+        if options.only not in make.__name__:
+            continue
+        posterior = make()
+        posterior.truth = true_sds(plan_of(posterior, "sgld", 0, 100, 1), 20_000)
+        for method in KERNELS if options.kernel is None else [options.kernel]:
+            row = compare(posterior, method, 2 if options.quick else 5, options.quick)
+            met &= row["met"]
+            print(json.dumps(row), flush=True)
+    print(json.dumps({"benchmark": "tuning", "quick": options.quick, "met": met}))
+
+
+if __name__ == "__main__":
+    main()
