@@ -49,13 +49,24 @@ LAWS: tuple[Law, ...] = (
             _RECIPE,
         ),
     ),
-    Law("sghmc", "sghmc", "exp(-U - r·M⁻¹r/2)", _STEP, (_LINEAR, _ORDER, _RECIPE)),
+    Law(
+        "sghmc",
+        "sghmc",
+        "exp(-U - r·M⁻¹r/2)",
+        _STEP,
+        (_LINEAR, _ORDER, "sgmcmc/test_sghmc.py::test_the_bias_in_two_wells_has_no_term_of_first_order", _RECIPE),
+    ),
     Law(
         "sgnht",
         "sgnht, msgnht, grouped_sgnht",
         "exp(-U - r·M⁻¹r/2 - Σ τ m (ξ - A)²/2)",
         _STEP,
-        (_RECIPE,),
+        (
+            "sgmcmc/test_sgnht.py::test_a_double_well_and_a_quartic_have_their_moments",
+            "sgmcmc/test_sgnht.py::test_the_order_of_the_bias",
+            "sgmcmc/test_sgnht.py::test_unknown_gradient_noise_goes_to_the_thermostat_and_nowhere_else",
+            _RECIPE,
+        ),
     ),
     Law(
         "sgrld",

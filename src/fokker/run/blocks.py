@@ -102,7 +102,7 @@ def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) 
 
 
 def scalars(info: Any) -> dict[str, Array]:
-    """The numbers of an info (NamedTuple, dict or None). What has a shape is not kept: BlackJAX's hold whole momenta."""
+    """The numbers of an info (NamedTuple, dict or None). What has a shape is not kept (BlackJAX keeps momenta)."""
     pairs = {} if info is None else info if isinstance(info, dict) else info._asdict()
     return {name: leaf for name, leaf in pairs.items() if isinstance(leaf, jax.Array) and leaf.ndim == 0}
 
