@@ -30,6 +30,7 @@ class Progress:
         self._checked = 0.0
         self._started: tuple[float, int] | None = None
         self._note = ""
+        self._verdict = ""
 
     def __enter__(self) -> Progress:
         if self._enabled:
@@ -39,7 +40,7 @@ class Progress:
             self._bar = RichProgress(
                 TextColumn("[bold]{task.description}"),
                 BarColumn(bar_width=24),
-                TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+                TextColumn("{task.fields[count]}"),
                 TimeRemainingColumn(compact=True),
                 TextColumn("{task.fields[note]}"),
                 refresh_per_second=4,
@@ -57,21 +58,19 @@ class Progress:
         if self._bar is None:
             return
         if "note" not in self._tasks:
-            self._tasks["note"] = self._bar.add_task("tuning", total=None, completed=0, note=text)
+            self._tasks["note"] = self._bar.add_task("preparing", total=None, count="", note=text)
         self._bar.update(self._tasks["note"], note=text)
 
     def start(self, plan: Plan, done: int) -> None:
         self._plan = plan
-        self._note = (
-            "" if plan.source is None or plan.source.resumable else "not resumable: batches from an iterator"
-        )
+        self._note = "" if plan.source is None or plan.source.resumable else "not resumable: batches from an iterator"
         if self._bar is None:
             return
         if "note" in self._tasks:
             self._bar.remove_task(self._tasks.pop("note"))
         if plan.warmup and not done:
-            self._tasks["warm-up"] = self._bar.add_task("warm-up", total=plan.warmup, note="")
-        self._tasks["draws"] = self._bar.add_task("draws", total=plan.draws, completed=done, note=self._note)
+            self._tasks["warm-up"] = self._bar.add_task("warm-up", total=plan.warmup, count="", note="")
+        self._tasks["draws"] = self._bar.add_task("draws", total=plan.draws, completed=done, count="", note=self._note)
 
     def update(self, phase: str, completed: int, chains: Chains, got: Advance | None) -> None:
         """Called by the loop between blocks."""
@@ -88,8 +87,10 @@ class Progress:
             if now - self._checked > SECONDS_BETWEEN_CHECKS:
                 self._checked = now
                 self._verdict = self._check()
-            words.insert(1, getattr(self, "_verdict", ""))
-        self._bar.update(self._tasks[phase], completed=completed, note="  ".join(w for w in words if w))
+            words.insert(1, self._verdict)
+        total = chains.plan.warmup if phase == "warm-up" else chains.plan.draws
+        count, note = f"{completed:,}/{total:,}", "  ".join(w for w in words if w)
+        self._bar.update(self._tasks[phase], completed=completed, count=count, note=note)
 
     def _watch(self, got: Advance) -> None:
         """Keep a thinned record of the first coordinates."""
@@ -106,14 +107,11 @@ class Progress:
         record = np.concatenate(self._watched, axis=1).astype(np.float64)
         if record.shape[1] < 20:
             return ""
-        ess = min(
-            float(array_stats.ess(record[:, :, i], chain_axis=0, draw_axis=1)) for i in range(record.shape[2])
-        )
+        ess = min(float(array_stats.ess(record[:, :, i], chain_axis=0, draw_axis=1)) for i in range(record.shape[2]))
         words = f"ESS {ess:,.0f} of {record.shape[0] * record.shape[1]:,} seen"
         if record.shape[0] > 1:
             rhat = max(
-                float(array_stats.rhat(record[:, :, i], chain_axis=0, draw_axis=1))
-                for i in range(record.shape[2])
+                float(array_stats.rhat(record[:, :, i], chain_axis=0, draw_axis=1)) for i in range(record.shape[2])
             )
             words = f"R-hat {rhat:.2f}  {words}"
         return words
