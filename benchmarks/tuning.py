@@ -129,7 +129,9 @@ def quick_gaussian() -> Posterior:
     rng = np.random.default_rng(6)
     X = (rng.standard_normal((1000, 4)) * [0.1, 1, 3, 10]).astype(np.float32)
     y = (X @ rng.standard_normal(4) + rng.standard_normal(1000)).astype(np.float32)
-    return Posterior("Gaussian, 1,000 x 4, scales 0.1 to 10", glm(X, y, "gaussian", intercept=False), control_variates(), 100)
+    return Posterior(
+        "Gaussian, 1,000 x 4, scales 0.1 to 10", glm(X, y, "gaussian", intercept=False), control_variates(), 100
+    )
 
 
 FULL = (logistic_tall, logistic_scales, poisson_small, sparse_binary, robust_regression)
@@ -203,13 +205,21 @@ class Runner:
         data, aux = self.resident[seed], self.aux
         d = plan.layout.size
         fields = {
-            k: jnp.broadcast_to(jnp.asarray(v, jnp.float32), () if k in ("step_size", "inertia") or np.ndim(v) == 0 and k == "diffusion" and isinstance(plan.kernel, sgnht) else (d,))
+            k: jnp.broadcast_to(
+                jnp.asarray(v, jnp.float32),
+                ()
+                if k in ("step_size", "inertia")
+                or (np.ndim(v) == 0 and k == "diffusion" and isinstance(plan.kernel, sgnht))
+                else (d,),
+            )
             for k, v in fields.items()
         }
         out, seconds = [], 0.0
         for chain, start in enumerate(starts):
             words = jnp.asarray(random.chain_words(seed, chain))
-            state = self.init(fields, aux, jnp.asarray(start), jnp.asarray(random.chain_words(seed, chain, random.INIT)))
+            state = self.init(
+                fields, aux, jnp.asarray(start), jnp.asarray(random.chain_words(seed, chain, random.INIT))
+            )
             first, kept = 0, []
             for rounds, each, keep in ((1, warmup, False), (draws, thin, True)):
                 while rounds > 0:
@@ -265,7 +275,9 @@ def score(x: Any, seconds: float, thin: int, truth: np.ndarray) -> Score:
     each = [(ess(x[..., c]), mean_ess(centred[..., c])) for c in range(x.shape[-1])]
     bulk, square = np.nan_to_num(np.array(each), nan=1e-9).T
     worst = ratios[np.argmax(np.abs(np.log(np.maximum(ratios, 1e-9))))]
-    return Score(float(worst), float(bulk.min()), float(np.minimum(bulk, square).min()), x.shape[0] * x.shape[1] * thin, seconds)
+    return Score(
+        float(worst), float(bulk.min()), float(np.minimum(bulk, square).min()), x.shape[0] * x.shape[1] * thin, seconds
+    )
 
 
 def grid_fields(method: str, truth: np.ndarray, eps: float, friction: float) -> dict[str, Any]:
@@ -352,7 +364,9 @@ def compare(posterior: Posterior, method: str, seeds: int, quick: bool) -> dict[
                  if np.mean([s.admissible for s in scores]) > 0.5), default=(1e-9, None),
             )  # fmt: skip
             ratios[kind, per] = np.array(mine) / best
-            row[f"{kind}_ess_per_{'s' if per == 'seconds' else 'gradient'}"] = round(float(np.median(ratios[kind, per])), 3)
+            row[f"{kind}_ess_per_{'s' if per == 'seconds' else 'gradient'}"] = round(
+                float(np.median(ratios[kind, per])), 3
+            )
             if per == "gradients":
                 row[f"grid_best_{kind}"] = None if best_key is None else {
                     "step": round(2.0 ** best_key[0], 5), "friction": round(2.0 ** best_key[1], 4),

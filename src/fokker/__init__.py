@@ -63,9 +63,9 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from fokker.data.sources import IteratorSource as IteratorSource
     from fokker.data.sources import array_source as array_source
     from fokker.data.sources import arrow_source as arrow_source
-    from fokker.data.sources import IteratorSource as IteratorSource
     from fokker.data.sources import parquet_source as parquet_source
     from fokker.data.sources import zarr_source as zarr_source
     from fokker.linear_models import glm as glm
@@ -93,5 +93,5 @@ if TYPE_CHECKING:
     from fokker.sgmcmc.sgnht import sgnht as sgnht
     from fokker.sgmcmc.sgrhmc import sgrhmc as sgrhmc
     from fokker.sgmcmc.sgrld import sgrld as sgrld
-    from fokker.target import per_row as per_row
     from fokker.target import Target as Target
+    from fokker.target import per_row as per_row

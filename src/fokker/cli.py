@@ -84,9 +84,7 @@ def sample(
 
 
 @app.command()
-def resume(
-    run: RunPath, draws: Annotated[Optional[int], typer.Option(help="Go on to this many draws.")] = None
-) -> None:  # noqa: UP045
+def resume(run: RunPath, draws: Annotated[int | None, typer.Option(help="Go on to this many draws.")] = None) -> None:
     """Continue a stored run that `fokker sample FILE.py` began."""
     import fokker
 

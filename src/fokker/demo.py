@@ -32,9 +32,7 @@ def loans(rows: int = ROWS, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Simulated loans: features (rows, 10) float32, standardised and correlated, and defaults (rows,) in {0, 1}."""
     rng = np.random.default_rng(seed)
     d = len(EFFECTS)
-    shared = (
-        rng.standard_normal((rows, 2)) @ rng.standard_normal((2, d)) * 0.4
-    )  # two hidden traits of a borrower
+    shared = rng.standard_normal((rows, 2)) @ rng.standard_normal((2, d)) * 0.4  # two hidden traits of a borrower
     features = shared + rng.standard_normal((rows, d))
     features = ((features - features.mean(0)) / features.std(0)).astype(np.float32)
     odds = features @ np.array(list(EFFECTS.values())) + INTERCEPT

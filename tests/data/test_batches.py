@@ -25,7 +25,12 @@ def test_an_epoch_uses_no_row_twice(sizes, seed, epoch):
     assert len(np.unique(used)) == len(used) == per_epoch * batches.batch_size
 
 
-@given(sizes=SIZES, seed=st.integers(0, 2**40), first=st.integers(0, 10_000), order=st.sampled_from(["epochs", "independent"]))
+@given(
+    sizes=SIZES,
+    seed=st.integers(0, 2**40),
+    first=st.integers(0, 10_000),
+    order=st.sampled_from(["epochs", "independent"]),
+)
 @settings(max_examples=50, deadline=None)
 def test_any_iteration_can_be_had_alone(sizes, seed, first, order):
     batches = Batches(*sizes, seed=seed, order=order)

@@ -50,12 +50,12 @@ def test_a_number_does_not_depend_on_the_shape_it_is_drawn_in():
 N = 1_000_000
 FAMILIES = {  # how one million numbers are spread over the counters
     "one step": lambda f: f(random_jax.Key(jnp.array([1, 2], jnp.uint32), jnp.uint32(0)), (N,)),
-    "across iterations": lambda f: jax.vmap(
-        lambda t: f(random_jax.Key(jnp.array([1, 2], jnp.uint32), t), (10,))
-    )(jnp.arange(N // 10, dtype=jnp.uint32)).ravel(),
-    "across chains": lambda f: jax.vmap(
-        lambda w: f(random_jax.Key(w, jnp.uint32(5)), (1000,))
-    )(jnp.stack([jnp.asarray(random.chain_words(0, c)) for c in range(N // 1000)])).ravel(),
+    "across iterations": lambda f: jax.vmap(lambda t: f(random_jax.Key(jnp.array([1, 2], jnp.uint32), t), (10,)))(
+        jnp.arange(N // 10, dtype=jnp.uint32)
+    ).ravel(),
+    "across chains": lambda f: jax.vmap(lambda w: f(random_jax.Key(w, jnp.uint32(5)), (1000,)))(
+        jnp.stack([jnp.asarray(random.chain_words(0, c)) for c in range(N // 1000)])
+    ).ravel(),
 }
 
 

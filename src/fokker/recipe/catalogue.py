@@ -343,12 +343,13 @@ def draw_map(ax: Axes | None = None) -> Axes:
             still = diffusion == curl == "zero"
             new = any(m.reference == _PAPER for m in rows)
             colour = "#f2c879" if new else "#cfe0ee" if rows else "#ffffff"
-            ax.add_patch(Rectangle((i - 0.5, j - 0.5), 1, 1, facecolor=colour, edgecolor="#7a8794", linewidth=0.8))
+            cell = Rectangle((i - 0.5, j - 0.5), 1, 1, facecolor=colour, edgecolor="#7a8794", linewidth=0.8)
+            ax.add_patch(cell).set_clip_on(False)
             text = "\n".join(m.name for m in rows) if rows else "nothing moves" if still else "not yet filled"
             ax.text(i, j, text, ha="center", va="center", fontsize=10, color="#1c2833" if rows else "#98a2ac")
     ax.set(xlim=(-0.5, 2.5), ylim=(-0.5, 2.5), xlabel="diffusion D(z)", ylabel="curl Q(z)")
     ax.set_xticks(range(3), places)
     ax.set_yticks(range(3), places)
-    ax.tick_params(length=0)
+    ax.tick_params(length=0, pad=8)
     ax.spines[:].set_visible(False)
     return ax

@@ -18,7 +18,9 @@ def plot_trace(run: Any, names: Sequence[str] | None = None, entries: int = 6) -
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise InputError("pictures need matplotlib, which is not installed; try: pip install 'fokker[plot]'.") from error
+        raise InputError(
+            "pictures need matplotlib, which is not installed; try: pip install 'fokker[plot]'."
+        ) from error
     shown = run.entries(names)[:entries]
     figure = Figure(figsize=(10, 1.1 + 1.5 * len(shown)), layout="constrained")
     axes = figure.subplots(len(shown), 2, squeeze=False, width_ratios=(1, 2))

@@ -20,9 +20,7 @@ def to_arviz(draws: Store | Mapping[str, xarray.Dataset]) -> Any:
     try:
         import arviz
     except ImportError as error:
-        raise InputError(
-            "to_arviz needs ArviZ, which is not installed; try: pip install 'fokker[plot]'."
-        ) from error
+        raise InputError("to_arviz needs ArviZ, which is not installed; try: pip install 'fokker[plot]'.") from error
     groups: dict[str, Any] = draws.groups() if isinstance(draws, Store) else dict(draws)
     if int(arviz.__version__.split(".")[0]) < 1:
         return arviz.InferenceData(**groups)

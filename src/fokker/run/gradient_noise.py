@@ -48,7 +48,9 @@ def measure(plan: Plan, points: np.ndarray, feed: tuple[blocks.Feed, Any], secon
     @jax.jit
     def collect(theta: Any, aux: Any, words: Any, data: Any, index: Any) -> Any:
         def one(aux: Any, i: Any) -> Any:
-            grad_u, known, aux = gradient.estimate(Key(words, i.astype(jnp.uint32)), theta, kind.batch(data, index, i), aux)
+            grad_u, known, aux = gradient.estimate(
+                Key(words, i.astype(jnp.uint32)), theta, kind.batch(data, index, i), aux
+            )
             return aux, (grad_u, known)
 
         aux, (gradients, known) = jax.lax.scan(one, aux, jnp.arange(ROUND))

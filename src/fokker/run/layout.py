@@ -44,10 +44,7 @@ class Layout:
 
     def split(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
         """(..., d) -> {name: (..., *shape)}."""
-        return {
-            v.name: vectors[..., v.first : v.last].reshape(*vectors.shape[:-1], *v.shape)
-            for v in self.variables
-        }
+        return {v.name: vectors[..., v.first : v.last].reshape(*vectors.shape[:-1], *v.shape) for v in self.variables}
 
     def entry_names(self) -> list[str]:
         """One readable name for every entry of the vector: ``beta[age]``, ``sigma``."""

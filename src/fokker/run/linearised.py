@@ -148,7 +148,11 @@ def gaussian_law(linear: Any, precision: np.ndarray, V: np.ndarray, known: Any, 
         root = wide(vectors * np.sqrt(np.maximum(values, 0.0)))
         linear = dataclasses.replace(
             linear,
-            **{f.name: np.asarray(v, float) for f in dataclasses.fields(linear) if hasattr(v := getattr(linear, f.name), "dtype")},
+            **{
+                f.name: np.asarray(v, float)
+                for f in dataclasses.fields(linear)
+                if hasattr(v := getattr(linear, f.name), "dtype")
+            },
         )
         gradient = _noisy(wide(precision), root, None if known is None else jax.tree.map(wide, known))
         bound = linear.bind(Target.from_log_density(lambda theta: 0.0), gradient)

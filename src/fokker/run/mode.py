@@ -32,9 +32,7 @@ def find_mode(target: Target, init: Any) -> Any:
     flat = target.ravelled(unravel)
     theta = np.asarray(vector, dtype=np.float64)
     size = 0 if flat.log_likelihood is None else rows(flat)
-    stages = (
-        [(0, 100)] if not size else [(min(size, max(10_000, int(size * share))), n) for share, n in STAGES]
-    )
+    stages = [(0, 100)] if not size else [(min(size, max(10_000, int(size * share))), n) for share, n in STAGES]
     evaluate = jax.jit(lambda t, batch: _likelihood(flat, t, batch))
     prior = jax.jit(lambda t: (flat.log_prior(t), prior_gradient(flat, t)))
     scale = _scale(flat, theta, vector.dtype)

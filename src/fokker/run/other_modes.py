@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.stats import chi2
 
-from fokker.run.gradients import prior_gradient, likelihood_gradient, rows, take
+from fokker.run.gradients import likelihood_gradient, prior_gradient, rows, take
 
 if TYPE_CHECKING:
     from fokker.target import Target
@@ -105,13 +105,26 @@ def search_modes(target: Target, draws: np.ndarray, extra: np.ndarray, seconds: 
     clusters: list[tuple[np.ndarray, float]] = []
     for z, value in sorted(found, key=lambda f: f[1]):
         # flat directions make descents stop early: points that are joined by a path without a barrier are one mode
-        if not any(_same(z, c, lambda s, z=z, c=c: potential(mean + root @ (z + s * (c - z)), False)[0]) for c, _ in clusters):
+        if not any(
+            _same(z, c, lambda s, z=z, c=c: potential(mean + root @ (z + s * (c - z)), False)[0]) for c, _ in clusters
+        ):
             clusters.append((z, value))
     if len(clusters) < 2:
         return Search(made, len(found), (), 0)
     if size > SUBSET:
         clusters = [(r.x, r.fun) for r in (descend(z, True, 30) for z, _ in clusters)]
-    hessian = jax.jit(jax.hessian(lambda t, batch: -target.log_prior(t) - (target.log_likelihood(t, batch).sum() * size / min(size, SUBSET) if size else 0.0))) if d <= LARGEST else None
+    hessian = (
+        jax.jit(
+            jax.hessian(
+                lambda t, batch: (
+                    -target.log_prior(t)
+                    - (target.log_likelihood(t, batch).sum() * size / min(size, SUBSET) if size else 0.0)
+                )
+            )
+        )
+        if d <= LARGEST
+        else None
+    )
 
     def precision(z: np.ndarray) -> np.ndarray | None:
         """Of the mode, in the coordinates z; None if it is not a strict minimum."""
@@ -134,7 +147,9 @@ def search_modes(target: Target, draws: np.ndarray, extra: np.ndarray, seconds: 
     modes, relabelled = [], 0
     for z, mass in unseen:
         theta = mean + root @ z
-        if any(_relabelled(theta, mean + root @ s, np.sqrt(np.diag(covariance))) and abs(mass - m) < 1 for s, m in seen):
+        if any(
+            _relabelled(theta, mean + root @ s, np.sqrt(np.diag(covariance))) and abs(mass - m) < 1 for s, m in seen
+        ):
             relabelled += 1
             continue
         weight = float(np.exp(min(mass - reference, 700.0))) if np.isfinite(reference) else np.inf

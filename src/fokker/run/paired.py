@@ -91,7 +91,12 @@ def measure_bias(
         def body(i: Any, carry: Any) -> Any:
             (a, b), sums = carry
             z1, z2 = (
-                jnp.stack([normal(Key(words, (2 * (first + i) + half).astype(jnp.uint32)), (d,), s, dtype) for s in range(STREAMS)])
+                jnp.stack(
+                    [
+                        normal(Key(words, (2 * (first + i) + half).astype(jnp.uint32)), (d,), s, dtype)
+                        for s in range(STREAMS)
+                    ]
+                )
                 for half in (0, 1)
             )
             batch = kind.batch(data, index, 2 * i if own_batches else i)
@@ -118,7 +123,9 @@ def measure_bias(
         nonlocal states, iteration
 
         def run(c: int) -> Any:
-            index, batches = indices(plan, c, iteration * each, each * MOST_STEPS if plan.source is None else each * steps, data)
+            index, batches = indices(
+                plan, c, iteration * each, each * MOST_STEPS if plan.source is None else each * steps, data
+            )
             out = pairs(states[c], words[c], jnp.int32(iteration), jnp.int32(steps), batches, index)
             return jax.block_until_ready(out)
 
@@ -171,7 +178,9 @@ def measure_bias(
             if len(kept) < STRETCHES:
                 continue
             bias = _bias(np.array(kept), order_of(kernel), iteration * len(starts))
-            if bias.sd_error.max() < wanted and bias.mean_error.max() < wanted or time.perf_counter() - started > seconds:
+            if (
+                bias.sd_error.max() < wanted and bias.mean_error.max() < wanted
+            ) or time.perf_counter() - started > seconds:
                 return bias
 
 

@@ -76,9 +76,7 @@ class Run:
                     "95%": np.quantile(x, 0.95),
                     "mcse": float(array_stats.mcse(x, chain_axis=0, draw_axis=1, method="mean")),
                     "ess_bulk": float(array_stats.ess(x, chain_axis=0, draw_axis=1, method="bulk")),
-                    "ess_tail": float(
-                        array_stats.ess(x, chain_axis=0, draw_axis=1, method="tail", prob=(0.05, 0.95))
-                    ),
+                    "ess_tail": float(array_stats.ess(x, chain_axis=0, draw_axis=1, method="tail", prob=(0.05, 0.95))),
                     "r_hat": float(array_stats.rhat(x, chain_axis=0, draw_axis=1)) if len(x) > 1 else np.nan,
                 }
         return pd.DataFrame.from_dict(rows, orient="index")
@@ -96,9 +94,7 @@ class Run:
             labels = [draws[dim].values for dim in draws[name].dims[2:]]
             for index in np.ndindex(*values.shape[2:]):
                 inner = ", ".join(str(labels[axis][i]) for axis, i in enumerate(index))
-                out.append(
-                    (f"{name}[{inner}]" if index else str(name), values[(slice(None), slice(None), *index)])
-                )
+                out.append((f"{name}[{inner}]" if index else str(name), values[(slice(None), slice(None), *index)]))
         return out
 
     def to_arviz(self) -> Any:
@@ -135,6 +131,4 @@ def dataset(variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> 
         arrays[v.name] = (("chain", "draw", *v.dims), values[v.name])
         coords.update(v.coords)
     first = next(iter(values.values()))
-    return xr.Dataset(
-        arrays, {"chain": np.arange(first.shape[0]), "draw": np.arange(first.shape[1]), **coords}
-    )
+    return xr.Dataset(arrays, {"chain": np.arange(first.shape[0]), "draw": np.arange(first.shape[1]), **coords})

@@ -72,9 +72,7 @@ class Checkpoint(NamedTuple):
 class Store:
     """A run on disk, from ``Store.create`` or ``Store.open``; one writer at a time, any number of readers."""
 
-    def __init__(
-        self, path: Path, description: dict[str, Any], record: dict[str, Any], lock: BinaryIO | None
-    ):
+    def __init__(self, path: Path, description: dict[str, Any], record: dict[str, Any], lock: BinaryIO | None):
         self.path = path
         self._description = description
         self._record = record
@@ -85,24 +83,17 @@ class Store:
             for v in description["variables"]
         ]
         arrays = {("posterior", v.name): v for v in variables}
-        arrays |= {
-            ("sample_stats", name): Variable(name, dtype=dtype)
-            for name, dtype in description["stats"].items()
-        }
+        arrays |= {("sample_stats", name): Variable(name, dtype=dtype) for name, dtype in description["stats"].items()}
         chains, chunk = description["chains"], description["chunk"]
         self._main = Draws(path, "", arrays, chains, description["draws"], chunk, record["draws"])
         self._warmup = Draws(path, "warmup_", arrays, chains, description["warmup"], chunk, record["warmup"])
-        self._pending: tuple[list[np.ndarray], int, dict[str, Any]] | None = (
-            None  # handed in, not yet committed
-        )
+        self._pending: tuple[list[np.ndarray], int, dict[str, Any]] | None = None  # handed in, not yet committed
         self._committed_at = time.monotonic()
         self._synced_at, self._sync_cost = -np.inf, 0.0  # seconds that the last one took
         self._synced_chunks = 0
         self._unsynced: list[Path] = []
         synced = path / "checkpoint" / "synced.json"
-        self._synced_state = (
-            synced.with_name(read_json(synced)["state"]["file"]) if lock and synced.exists() else None
-        )
+        self._synced_state = synced.with_name(read_json(synced)["state"]["file"]) if lock and synced.exists() else None
 
     # making and opening
 
@@ -146,9 +137,7 @@ class Store:
             "draws": draws,
             "warmup": warmup,
             "chunk": min(chunk, max(draws, warmup)),
-            "variables": [
-                asdict(v) | {"coords": {k: list(c) for k, c in v.coords.items()}} for v in variables
-            ],
+            "variables": [asdict(v) | {"coords": {k: list(c) for k, c in v.coords.items()}} for v in variables],
             "stats": stats,
             "settings": dict(settings),
         }
@@ -363,9 +352,7 @@ class Store:
         with np.load(io.BytesIO(data), allow_pickle=False) as leaves:
             state = [leaves[f"leaf_{i}"] for i in range(len(leaves.files))]
         if len(state) != self._record["state"]["leaves"]:
-            raise StoreError(
-                f"{self.path / 'checkpoint' / name} holds {len(state)} arrays, not as its record says."
-            )
+            raise StoreError(f"{self.path / 'checkpoint' / name} holds {len(state)} arrays, not as its record says.")
         record = self._record
         return Checkpoint(record["draws"], record["iteration"], state, record["warmup"], record["extra"])
 
@@ -422,9 +409,7 @@ class Store:
                 "free space, then resume it."
             )
         if self._lock is None:
-            raise StoreError(
-                f"{self.path} is open for reading only; Store.open(path, write=True) continues a run."
-            )
+            raise StoreError(f"{self.path} is open for reading only; Store.open(path, write=True) continues a run.")
 
     def _flush(self, state: Sequence[np.ndarray], iteration: int, extra: dict[str, Any]) -> None:
         for part in self._parts():
@@ -493,9 +478,7 @@ class Store:
         try:
             replace(file, text, durable=True)
         except OSError as error:
-            raise StoreError(
-                f"cannot write {file} ({len(text)} bytes): {error.strerror or error}."
-            ) from error
+            raise StoreError(f"cannot write {file} ({len(text)} bytes): {error.strerror or error}.") from error
 
     def _write_root(self) -> None:
         """The root group, with the metadata of all below it, so that other readers look at nothing else."""
@@ -520,28 +503,20 @@ def _read_description(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise StoreError(f"there is no store at {path}; check the path.")
     if not path.is_dir():
-        raise StoreError(
-            f"{path} is a file, not a store; a store is a folder that a run with store=... wrote."
-        )
+        raise StoreError(f"{path} is a file, not a store; a store is a folder that a run with store=... wrote.")
     file = path / "run.json"
     if not file.exists():
         part = (path / "posterior").exists() or (path / "checkpoint").exists()
         raise StoreError(
             f"{file} is missing, so "
-            + (
-                f"{path} is truncated; restore that file from a copy."
-                if part
-                else f"{path} is not a store of a run."
-            )
+            + (f"{path} is truncated; restore that file from a copy." if part else f"{path} is not a store of a run.")
         )
     try:
         description = read_json(file)
         ours = description["format"] == FORMAT
         version = description.get("format_version")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(
-            f"{file} was not written by a run ({error}); {path} is not a store, or damaged."
-        ) from error
+        raise StoreError(f"{file} was not written by a run ({error}); {path} is not a store, or damaged.") from error
     if not ours:
         raise StoreError(f"{file} is of format {description['format']!r}, a store has {FORMAT!r}.")
     if version != VERSION:
@@ -564,8 +539,7 @@ def _read_record(path: Path, description: dict[str, Any], name: str, *, state: b
         record = read_json(file)
         counts = [record[key] for key in ("serial", "draws", "warmup", "iteration")]
         whole = (
-            all(isinstance(count, int) and count >= 0 for count in counts)
-            and record["draws"] <= description["draws"]
+            all(isinstance(count, int) and count >= 0 for count in counts) and record["draws"] <= description["draws"]
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{file} is damaged: {error!r}. Restore it from a copy.") from error
@@ -603,9 +577,7 @@ def _to_clear(path: Path, overwrite: bool) -> list[str]:
         description = _read_description(path)
     except StoreError as error:
         if "format version" not in str(error):
-            raise StoreError(
-                f"{path} holds something else ({', '.join(names[:5])}); choose another path."
-            ) from error
+            raise StoreError(f"{path} holds something else ({', '.join(names[:5])}); choose another path.") from error
         description = {"draws": "some"}
     if not overwrite:
         raise StoreError(

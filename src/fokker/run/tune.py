@@ -32,8 +32,8 @@ from fokker.sgmcmc.schedules import constant
 if TYPE_CHECKING:
     from fokker.run.plan import Plan
 
-BUDGET = 0.06  # predicted error of the worst coordinate's sd, relative
-LOUD = 0.075  # measured error from which on a pilot is not believed to be within what was asked
+BUDGET = 0.045  # predicted error of the worst coordinate's sd, relative
+LOUD = 0.06  # measured error from which on a pilot is not believed to be within what was asked
 DIRECTION_BUDGET = 1.0  # of the variance along any one direction, however little it means for coordinates
 LARGEST_STEP = {"sgld": 1.0, "sghmc": 1.5, "sgnht": 1.3}  # eps a_max, else eps sqrt(a_max); 2 is where it explodes
 LEAST_INJECTED = 0.1  # share A / xi of SGNHT's noise that is injected, at least
