@@ -147,7 +147,11 @@ def test_with_a_constant_metric_the_linear_chain_has_the_closed_form(integrator,
 
 @pytest.mark.parametrize("friction", [None, 0.7], ids=["G^-1", "constant"])
 @pytest.mark.parametrize("V", [3.0, np.array([1.0, 4.0]), np.array([[2.0, 0.5], [0.5, 1.0]])], ids=np.ndim)
-@pytest.mark.parametrize("metric", [rotating, lambda x: jnp.diagonal(rotating(x)), lambda x: 0.5 + x @ x], ids=str)
+@pytest.mark.parametrize(
+    "metric",
+    [rotating, lambda x: jnp.diagonal(rotating(x)), lambda x: 0.5 + x @ x],
+    ids=["dense", "diagonal", "scalar"],
+)
 def test_gradient_noise_and_injected_noise_add_up_to_2_eps_a(V, metric, friction, x64, monkeypatch):
     """The momentum's noise from all normals of a step is exactly 2 eps A, with B-hat = S V S subtracted."""
     eps, x = 0.05, jnp.array([0.4, -0.3])

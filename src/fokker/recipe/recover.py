@@ -193,7 +193,8 @@ def recover_curl(
         _require_no_winding(F)
     else:
         _require_room(p, F, grid, edge)
-        _require_resolution(F, grid)
+        if n > 1:  # on the line any current is refused below, however well resolved
+            _require_resolution(F, grid)
     if n == 1 and np.any(F):
         raise InputError(
             f"in one dimension the only skew Q is 0, and nothing else can carry this current of {np.abs(F).max():.2g} "
