@@ -1,9 +1,9 @@
 """What an experiment leaves behind: a picture, and a JSON of the paper's claims beside what was measured.
 
-    {"figure", "title", "quick", "image", "claims": [{"claim", "measured", "holds", "sound", "note"}]}
+    {"figure", "title", "quick", "image", "claims": [{"claim", "measured", "holds", "sound", "checks", "note"}]}
 
-``holds``: the claim agrees with the measurement. ``sound``: what the paper shows for it is able to support it (the claim
-could have failed, and other explanations are excluded); a claim may hold and yet not be shown soundly.
+``holds``: the claim agrees with the measurement; one that does not is a finding. ``sound``: the measurement is able to
+tell, that is all its named ``checks`` pass (seeds, references, error bars); one that is not is a defect of ours.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
+QUICK = ROOT / "build" / "experiments"  # not kept: quick results never replace those on record
 
 # Okabe & Ito's palette, which the colour-blind tell apart: one colour per method in every figure.
 COLOURS = {
@@ -26,9 +27,11 @@ COLOURS = {
 }
 
 
-def claim(claim: str, measured: str, holds: bool, sound: bool, note: str = "") -> dict[str, Any]:
-    """A sentence of the paper, what was measured, and the two verdicts."""
-    return {"claim": claim, "measured": measured, "holds": bool(holds), "sound": bool(sound), "note": note}
+def claim(claim: str, measured: str, holds: bool, checks: dict[str, bool], note: str = "") -> dict[str, Any]:
+    """A sentence of the paper, what was measured, whether they agree, and what the measurement was put to."""
+    checks = {name: bool(passed) for name, passed in checks.items()}
+    sound = bool(checks) and all(checks.values())
+    return {"claim": claim, "measured": measured, "holds": bool(holds), "sound": sound, "checks": checks, "note": note}
 
 
 def write(
@@ -36,16 +39,23 @@ def write(
 ) -> dict:
     """Save the matplotlib figure and the JSON under the stem of ``file``; returns what the JSON holds.
 
-    Full results go to out/ beside the experiment, quick ones to build/, where nothing is kept.
+    Full results go to out/ beside the experiment, quick ones to build/.
     """
     path = Path(file)
-    folder = Path(out) if out else (ROOT / "build" / "experiments" if quick else path.parent / "out")
+    folder = Path(out) if out else (QUICK / path.parent.name if quick else path.parent / "out")
     folder.mkdir(parents=True, exist_ok=True)
     image = folder / f"{path.stem}.png"
     picture.savefig(image, dpi=130, metadata={"Software": None})
     found = {"figure": figure, "title": title, "quick": quick, "image": image.name, "claims": claims}
-    (folder / f"{path.stem}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    (folder / f"{path.stem}.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return found
+
+
+def show(found: dict) -> None:
+    for c in found["claims"]:
+        print(f"[holds: {c['holds']}, sound: {c['sound']}] {c['claim']}\n    {c['measured']}\n    {c['note']}")
+        for name, passed in c["checks"].items():
+            print(f"    {'ok' if passed else 'NOT'}: {name}")
 
 
 def command_line(main: Any) -> None:
@@ -54,5 +64,4 @@ def command_line(main: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="a small version, to see that it runs")
     parser.add_argument("--out", default=None, help="folder for the picture and the JSON")
     options = parser.parse_args()
-    for c in main(options.quick, options.out)["claims"]:
-        print(f"[holds: {c['holds']}, sound: {c['sound']}] {c['claim']}\n    {c['measured']}\n    {c['note']}")
+    show(main(options.quick, options.out))

@@ -3,9 +3,10 @@
     python -m experiments.recipe.figure_2_right [--quick]
 
 The paper shows contours and the first 10 points of each sampler. Here they stand beside a measure: effective draws per
-1,000 gradients of the slowest among theta_1, theta_1^2 and theta_2, and crossings from one arm (theta_1 < -1) to the other
-(theta_1 > 1). Every sampler has the same number of gradients and its own best step size: the one with the most effective
-draws among those at which no chain diverges and the moments of theta_1^2, theta_1^4 and theta_2 are within 5 %.
+1,000 gradients of the slowest among theta_1, theta_1^2 and theta_2, and crossings from one arm (theta_1 < -1) to the
+other (theta_1 > 1). Every sampler has the same number of gradients and its own best step size: the one with the most
+effective draws among those at which no chain diverges and the moments of theta_1^2, theta_1^4 and theta_2 are within
+5 %.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ def adaptive_sgld(eps: float):
 # As in the paper (C = 1 is ours, D = 1.5 the paper's), and with the friction chosen too.
 METHODS = {"SGLD": sgld, "SGHMC": partial(sghmc, friction=1.0), "gSGRHMC": gsgrhmc}
 ALONE = "SGRLD"
+# A short run cannot tell 5 %: the quick version looks at one step that is known to do.
+QUICK_STEP = {"SGLD": 0.005, "SGHMC": 0.1, "gSGRHMC": 0.03, ALONE: 0.003}
 PRINTED_ORDER = {
     "SGHMC": partial(sghmc, friction=1.0, integrator="euler"),
     "gSGRHMC": partial(gsgrhmc, integrator="euler"),
@@ -90,24 +93,17 @@ def crossings(first: np.ndarray) -> np.ndarray:
 
 
 def best(kernel: Any, chains: int, gradients: int, steps: tuple[float, ...]) -> Found:
-    found = [f for eps in steps if (f := look(kernel, eps, chains, gradients)) is not None and f.error <= TOLERANCE]
-    if not found:
+    """The fastest of those steps that are accurate enough; a single step is taken as it is."""
+    found = [f for eps in steps if (f := look(kernel, eps, chains, gradients)) is not None]
+    good = [f for f in found if len(steps) == 1 or f.error <= TOLERANCE]
+    if not good:
         raise RuntimeError(f"no step of {steps} meets the tolerance; give the sampler a smaller one")
-    return max(found, key=lambda f: f.rate.mean())
+    return max(good, key=lambda f: f.rate.mean())
 
 
 def main(quick: bool = False, out: Any = None) -> dict:
     chains, gradients = (8, 3000) if quick else (64, 20_000)
-    # A short run cannot tell 5 %: the quick version looks at one step that is known to do.
-    steps = {
-        m: {"SGLD": (0.005,), "SGHMC": (0.1,), "gSGRHMC": (0.03,), ALONE: (0.003,)}[m] if quick else STEPS
-        for m in (*METHODS, ALONE)
-    }
-    choose = (
-        (lambda k, m: look(k, steps[m][0], chains, gradients))
-        if quick
-        else (lambda k, m: best(k, chains, gradients, steps[m]))
-    )
+    choose = lambda k, m: best(k, chains, gradients, (QUICK_STEP[m],) if quick else STEPS)
     chosen = {m: choose(k, m) for m, k in (METHODS | {ALONE: adaptive_sgld}).items()}
     extra: dict[str, Any] = {}
     if not quick:
@@ -134,7 +130,8 @@ def draw(chosen: dict[str, Found]) -> Any:
         axis.contour(x, y, density, levels, colors="0.7", linewidths=0.8)
         axis.plot(*path.T, "-o", color=report.COLOURS[name], lw=1, ms=4)
         axis.plot(*path[0], "o", color="white", mec="black", ms=6)
-        axis.set(title=f"{name}, ε = {found.step:g}", xlabel="θ₁", ylabel="θ₂")
+        axis.set(title=f"{name}, ε = {found.step:g}: ten points, 20 gradients apart", xlabel="θ₁", ylabel="θ₂")
+        axis.title.set_fontsize(9.5)
     axis, place = axes[1, 1], np.arange(len(chosen))
     for shift, name, hatch in ((-0.2, "rate", ""), (0.2, "crossings", "//")):
         for i, (method, found) in enumerate(chosen.items()):
@@ -143,8 +140,9 @@ def draw(chosen: dict[str, Found]) -> Any:
             axis.errorbar(i + shift, value.mean(), value.std(ddof=1), color="black", capsize=3, lw=1)
     for hatch, label in (("", "effective draws"), ("//", "crossings between arms")):
         axis.bar(0, 0, color="0.5", hatch=hatch, edgecolor="white", label=label)
-    axis.set(title="per 1,000 gradients", xticks=place, xticklabels=list(chosen))
+    axis.set(title="per 1,000 gradients (mean, sd over 8 seeds)", xticks=place, xticklabels=list(chosen))
     axis.legend(frameon=False, fontsize=8, loc="upper left")
+    axis.title.set_fontsize(9.5)
     axis.set_ylim(0, axis.get_ylim()[1] * 1.2)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
@@ -158,9 +156,10 @@ def claims(chosen: dict[str, Found], extra: dict[str, Any]) -> list[dict]:
         rows["gSGRHMC"].rate.mean() > f.rate.mean() for m, f in rows.items() if m != "gSGRHMC" and f is not None
     )
     note = (
-        "Ten points of one path per sampler, at steps that are not stated, cannot show a difference in speed. Per 1,000 gradients, "
-        "mean ± sd over eight seeds; U has a stiff direction, which bounds the step of all three, and where U is large the metric "
-        "multiplies the step of gSGRHMC, so that it diverges at steps that SGHMC can take."
+        "The paper shows ten points of one path per sampler, at steps that it does not state; that cannot show a "
+        "difference in speed. Here: per 1,000 gradients, mean ± sd over eight seeds. U has a stiff direction, which "
+        "bounds the step of all three, and where U is large the metric multiplies the step of gSGRHMC, so that it "
+        "diverges at steps that SGHMC can take."
     )
     text = "; ".join(say(m, f) for m, f in chosen.items()) + "."
     if extra:
@@ -179,24 +178,45 @@ def claims(chosen: dict[str, Found], extra: dict[str, Any]) -> list[dict]:
             + "; ".join(f"{m} {spread(f.rate)} (ε = {f.step:g})" for m, f in extra["printed"].items())
             + "."
         )
+    checks = soundness(chosen, quick=not extra)
     rate = {m: f.rate.mean() for m, f in chosen.items()}
     metric = rate["gSGRHMC"] > max(rate["SGHMC"], rate[ALONE])
     times = lambda a, b: f"{rate[a] / rate[b]:.2g} times"
     return [
         report.claim(
-            "gSGRHMC most rapidly explores the space relative to SGHMC and SGLD.", text, ahead(chosen), False, note
+            "gSGRHMC most rapidly explores the space relative to SGHMC and SGLD.", text, ahead(chosen), checks, note
         ),
         report.claim(
-            "Both a state-dependent preconditioner and Hamiltonian dynamics help to make the sampler more efficient than either "
-            "element on its own.",
-            f"Effective draws: with momentum alone (SGHMC) {times('SGHMC', 'SGLD')} those of SGLD, with the metric alone (SGRLD, ε = "
-            f"{chosen[ALONE].step:g}) {times(ALONE, 'SGLD')}, with both (gSGRHMC) {times('gSGRHMC', 'SGLD')}.",
+            "Both a state-dependent preconditioner and Hamiltonian dynamics help to make the sampler more efficient "
+            "than either element on its own.",
+            f"Effective draws: with momentum alone (SGHMC) {times('SGHMC', 'SGLD')} those of SGLD, with the metric "
+            f"alone (SGRLD, ε = {chosen[ALONE].step:g}) {times(ALONE, 'SGLD')}, with both (gSGRHMC) "
+            f"{times('gSGRHMC', 'SGLD')}.",
             metric,
-            False,
-            "The figure has no sampler with the metric alone, so it cannot support the sentence; SGRLD with the same metric was "
-            "added here. The metric costs either sampler more in step size than it gains in speed.",
+            checks,
+            "The paper's figure has no sampler with the metric alone, so it cannot support the sentence; SGRLD with "
+            "the same metric was added here. The metric costs either sampler more in step size than it gains in speed.",
         ),
     ]
+
+
+def soundness(chosen: dict[str, Found], quick: bool) -> dict[str, bool]:
+    """Whether the rates can be compared: their errors, their reference, and the search for the best step."""
+    start = banana_draws(np.random.default_rng(5), 200_000)
+    found = [(start[:, 0] ** 2).mean(), (start[:, 0] ** 4).mean(), start[:, 1].mean(), start[:, 1].var()]
+    relative = np.abs(np.array(found) / np.array(list(BANANA_MOMENTS.values())) - 1)
+    error = lambda f: f.rate.std(ddof=1) / f.rate.size**0.5 / f.rate.mean()
+    checks = {
+        f"{SEEDS} seeds, standard error of each rate below a quarter": all(
+            f.rate.size == SEEDS and error(f) < 0.25 for f in chosen.values()
+        ),
+        "chains start from exact draws, whose moments are the known ones within 2 %": bool(relative.max() < 0.02),
+    }
+    if not quick:
+        checks["the best step lies inside the range that was searched"] = all(
+            STEPS[0] < f.step < STEPS[-1] for f in chosen.values()
+        )
+    return checks
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """What the synthetic experiments of Ma, Chen & Fox (2015, section 4.1 and supplement F.1) have in common.
 
 Their targets, the metric G^-1 = D sqrt|U + C| with D = 1.5 and C = 0.5, gradients with noise of variance 1, and the two
-rules for gSGRHMC that are wrong: eq. (16), which leaves Gamma out, and eq. (17) with its printed signs. Step sizes, noise
-and chain lengths are not in the paper; ours are stated where they are set. Wrong rules live here, not in the package.
+rules for gSGRHMC that are wrong: eq. (16), which leaves Gamma out, and eq. (17) with its printed signs. Step sizes,
+noise and chain lengths are not in the paper; ours are stated where they are set. Wrong rules live here, not in the
+package.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class wrong_sgrhmc:
-    """theta+ = theta + eps S r, r+ = r + eps (-S g + correction Gamma + damping A r) + Normal(0, eps (2 A - eps S V S)).
+    """theta+ = theta + eps S r,
+    r+ = r + eps (-S g + correction Gamma + damping A r) + Normal(0, eps (2 A - eps S V S)).
 
     S = G^{-1/2}, A = G^-1, both scalar. Eq. (16) is correction 0, damping -1; eq. (17) as printed is correction -1,
     damping +1. Algorithm 1, which is right, would be correction +1, damping -1.
