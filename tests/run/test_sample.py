@@ -1,6 +1,7 @@
 """The run: draws that do not depend on how they were made, storage, resumption, and what is refused."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -168,10 +169,22 @@ def test_a_step_too_large_names_chain_iteration_and_cure(tmp_path):
     assert (reopened == kept).all()
 
 
+def test_noise_that_cannot_be_compensated_names_the_largest_step():
+    with pytest.raises(InputError, match=r"chain \d, iteration \d+.*step of at most") as caught:
+        fokker.sample(TARGET, fokker.sgld(step_size=0.05), gradient=fokker.minibatch(noise="diagonal"), **QUIET)
+    assert caught.value.run.state == "failed"
+    step = float(re.search(r"at most ([\d.e-]+)", str(caught.value))[1])
+    run = fokker.sample(TARGET, fokker.sgld(0.3 * step), gradient=fokker.minibatch(noise="diagonal"), **QUIET)
+    assert 0.05 < float(run.stats["noise_share"].max()) < 1
+
+
+SUMMED = fokker.Target(lambda p: 0.0 * p.sum(), lambda p, b: (b @ p).sum(), X, start=np.zeros(3))
+VECTOR_PRIOR = fokker.Target(lambda p: p, lambda p, b: b @ p, X, start=np.zeros(3))
+VECTOR = fokker.Target.from_log_density(lambda p: p, start=np.zeros(3))
 REFUSED = [
-    ("wrong shape of the likelihood", dict(target=fokker.Target(lambda p: 0.0 * p.sum(), lambda p, b: (b @ p).sum(), X, start=np.zeros(3))), "one number per row"),
-    ("a prior that is a vector", dict(target=fokker.Target(lambda p: p, lambda p, b: b @ p, X, start=np.zeros(3))), "log_prior must return a scalar"),
-    ("a density that is a vector", dict(target=fokker.Target.from_log_density(lambda p: p, start=np.zeros(3)), batch_size=None), "log density must return a scalar"),
+    ("wrong shape of the likelihood", dict(target=SUMMED), "one number per row"),
+    ("a prior that is a vector", dict(target=VECTOR_PRIOR), "log_prior must return a scalar"),
+    ("a density that is a vector", dict(target=VECTOR, batch_size=None), "log density must return a scalar"),
     ("mismatched parameters", dict(init={"gamma": np.zeros(7)}), "could not be evaluated"),
     ("no start", dict(target=fokker.Target(lambda p: 0.0, lambda p, b: b @ p, X)), "needs a start"),
     ("NaN data", dict(target=fokker.glm(np.where(np.arange(500)[:, None] == 7, np.nan, X), Y)), "row 7"),
@@ -184,16 +197,20 @@ REFUSED = [
     ("order of batches", dict(batches="random"), "'epochs' or 'independent'"),
     ("infinite start", dict(init={"beta": np.array([np.inf, 0, 0, 0])}), "not finite"),
     ("full data and a batch size", dict(kernel=fokker.hmc(step_size=0.1)), "leave batch_size out"),
-    ("rows and no data", dict(target=lambda: fokker.Target(lambda p: 0.0, lambda p, b: b)), "without data"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("given, message", [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
 def test_bad_input_is_refused_at_the_door(given, message):
     arguments = {"target": TARGET, "kernel": SGLD, **QUIET, **given}
+    target, kernel = arguments.pop("target"), arguments.pop("kernel")
     with pytest.raises(InputError, match=message):
-        target = arguments.pop("target")
-        fokker.sample(target() if message == "without data" else target, arguments.pop("kernel"), **arguments)
+        fokker.sample(target, kernel, **arguments)
+
+
+def test_a_likelihood_of_rows_needs_data():
+    with pytest.raises(InputError, match="without data"):
+        fokker.Target(lambda p: 0.0, lambda p, b: b)
 
 
 def test_another_target_kernel_or_data_is_not_resumed(tmp_path):

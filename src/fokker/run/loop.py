@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fokker.data.prefetch import Prefetch
-from fokker.errors import NonFiniteError
+from fokker.errors import InputError, NonFiniteError
 from fokker.numeric import random
 from fokker.numeric.random_jax import Key
 from fokker.run import blocks
@@ -333,6 +333,7 @@ def run_loop(
         while done < plan.draws:
             started, before = time.perf_counter(), chains.iteration
             got = chains.draw(min(plan.draws - done, sink.until_chunk_end(), max(1, pace.steps // plan.thin)))
+            _check_compensation(got, plan)
             if kept := got.positions.shape[1]:
                 sink.append(got, chains)
             done += kept
@@ -353,6 +354,21 @@ def _replay_good(chains: Chains, failure: _Diverged) -> Advance | None:
     if failure.good == 0 or failure.first < chains.plan.warmup:
         return None
     return chains.draw(failure.good)
+
+
+def _check_compensation(got: Advance, plan: Plan) -> None:
+    """2 D - eps B-hat has to stay positive semidefinite: there is no negative noise to inject."""
+    share = got.info.get("noise_share")
+    if share is None or not share.size or not share.max() > 1:
+        return
+    chain, i = np.unravel_index(int(np.argmax(share)), share.shape)
+    step, worst = getattr(plan.kernel, "step_size", None), float(share.max())
+    raise InputError(
+        f"chain {chain}, iteration {got.iterations[i]}: the gradient noise to compensate is {worst:.3g} times the noise "
+        f"that a step of {step:.4g} injects, so there is nothing left to inject. Take a step of at most "
+        f"{step / worst:.3g}, more friction, a larger batch or fokker.control_variates(); or noise='none', which leaves "
+        "the noise uncompensated and its effect for run.audit() to measure. Draws before it are kept."
+    )
 
 
 class _Pace:
