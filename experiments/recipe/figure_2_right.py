@@ -24,7 +24,7 @@ from experiments.recipe.synthetic import BANANA_MOMENTS, OFFSET, SCALE, banana, 
 from fokker import level_set, sghmc, sgld, sgrhmc, sgrld
 
 SEEDS, THIN, TOLERANCE = 8, 5, 0.05
-STEPS = (0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.125, 0.15, 0.175, 0.2)
+STEPS = (0.00125, 0.0025, 0.0035, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.125, 0.15, 0.175, 0.2)
 
 
 def gsgrhmc(eps: float, scale: float = SCALE, integrator: str = "symplectic"):
