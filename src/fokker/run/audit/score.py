@@ -14,6 +14,7 @@ stretches of the chains.
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -79,11 +80,7 @@ def score_identities(positions: np.ndarray, where: np.ndarray, gradients: np.nda
     x = (positions - centre) / scale  # in sd, so that nothing below depends on units
     edges = np.linspace(0, draws, STRETCHES + 1).astype(int)
     moments = np.array(
-        [
-            [b - a, *x[c, a:b].sum(0), *(x[c, a:b] ** 2).sum(0)]
-            for c in range(chains)
-            for a, b in zip(edges[:-1], edges[1:], strict=True)
-        ]
+        [[b - a, *x[c, a:b].sum(0), *(x[c, a:b] ** 2).sum(0)] for c in range(chains) for a, b in pairwise(edges)]
     )
     at, g = x[where[:, 0], where[:, 1]], gradients * scale
     stretch = where[:, 0] * STRETCHES + np.searchsorted(edges, where[:, 1], side="right") - 1

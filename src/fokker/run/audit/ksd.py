@@ -10,6 +10,7 @@ kept for as long as the draws are correlated (Chwialkowski et al. 2014).
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +62,7 @@ def stein_kernel(x: np.ndarray, score: np.ndarray) -> np.ndarray:
     return (score @ score.T) * base**-0.5 - along * base**-1.5 / d + base**-1.5 - 3 * base**-2.5 * square / d**2
 
 
+@cache
 def _reference(d: int) -> np.ndarray:
     """KSD^2 of a standard normal against normals whose sd is smaller by FACTORS, increasing from 0."""
     x = np.random.default_rng(0).standard_normal((REFERENCE, d))

@@ -17,7 +17,7 @@ import numpy as np
 from fokker.numeric import random
 from fokker.numeric.random_jax import Key
 from fokker.run import blocks
-from fokker.run.gradients import rows, svrg
+from fokker.run.gradients import svrg
 
 if TYPE_CHECKING:
     from fokker.run.plan import Plan
@@ -101,13 +101,12 @@ def indices(plan: Plan, chain: int, first: int, count: int, data: Any) -> tuple[
 
 
 def scale_of_mean(full: np.ndarray, measured: Measured, covariance: np.ndarray) -> tuple[float, float]:
-    """The slope of the estimator's mean on grad U and its standard error; full: (points, d), covariance: of the draws."""
+    """The slope of the estimator's mean on grad U, and its standard error.
+
+    full: (points, d) grad U; covariance: of the draws, which says in what units a gradient is large.
+    """
     weight = np.einsum("pi,ij,pj->p", full, covariance, full).sum()
     slope = np.einsum("pi,ij,pj->", full, covariance, measured.means) / weight
     tilted = full @ covariance
     variance = np.einsum("pi,pij,pj->", tilted, measured.covariances, tilted) / measured.batches
     return float(slope), float(np.sqrt(variance) / weight)
-
-
-def size_of(plan: Plan) -> int:
-    return rows(plan.target)

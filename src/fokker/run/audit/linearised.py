@@ -14,6 +14,7 @@ preconditioner that it has learned.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +40,7 @@ from fokker.sgmcmc.sgrld import sgrld
 from fokker.target import Target
 
 if TYPE_CHECKING:
+    from fokker.run.audit.gradient_noise import Measured
     from fokker.run.plan import Plan
 
 STREAMS, GRADIENT_STREAM = 4, 3  # of normals; kernels use the first three
@@ -49,7 +51,7 @@ class Law(NamedTuple):
     """The stationary law; ``radius`` >= 1 means that there is none."""
 
     covariance: np.ndarray  # (d, d) of theta
-    kinetic: float | None  # E r^T M^-1 r / d after a step
+    kinetic: float | None  # mean of the kinetic energy that the kernel reports
     radius: float
 
 
@@ -78,11 +80,46 @@ class Noise(NamedTuple):
     square: np.ndarray  # (d,) mean square of the stochastic gradient, divided by N^2
 
 
+LINEAR = (sgld, sghmc, psgld, sgfs, sgnht, sgrld, sgrhmc)  # kernels that ``linear_kernel`` knows
+
+
+class Laws(NamedTuple):
+    """What gradient noise does on the Gaussian approximation of the posterior."""
+
+    shares: np.ndarray  # (d,) ascending: eps V / 2 over the injected noise, by direction
+    left: float | None  # the part of V that is not compensated, as a share of its trace; None without compensation
+    chain: Law | None  # None where there are too many parameters
+    noiseless: Law | None  # of the same kernel with full-data gradients; of the posterior for sgfs, which needs noise
+    epoch: int | None  # batches of an epoch without replacement; None for independent ones
+
+
+def gaussian_laws(plan: Plan, eps: float, precision: np.ndarray, mean: np.ndarray, measured: Measured | None) -> Laws:
+    """precision: (d, d) of the posterior, symmetric; mean: (d,); measured: the noise of the gradient, None for none."""
+    d = len(mean)
+    size = rows(plan.target) if plan.target.log_likelihood is not None else 1
+    V = np.zeros((d, d)) if measured is None else measured.covariance
+    known = None if measured is None else measured.known
+    square = (np.diag(V) + np.diag(precision)) / size**2  # at a draw the full gradient has covariance `precision`
+    linear, taken = linear_kernel(plan, eps, mean, Noise(V, known, square))
+    still = linear if isinstance(linear, sgfs) else linear_kernel(plan, eps, mean, Noise(0 * V, None, square))[0]
+    root = np.linalg.inv(np.linalg.cholesky(friction_of(still, d)))
+    shares = np.linalg.eigvalsh(root @ (eps / 2 * V) @ root.T)
+    left = None
+    if known is not None:
+        left = float(1 - np.trace(np.asarray(as_dense(known, d), float)) / np.trace(V))
+    epoch = size // plan.batches.batch_size if plan.batches is not None and plan.batches.order == "epochs" else None
+    if d > LARGEST:
+        return Laws(shares, left, None, None, epoch)
+    chain = gaussian_law(linear, precision, V, taken, epoch)
+    if isinstance(linear, sgfs):
+        return Laws(shares, left, chain, Law(np.linalg.inv(precision), None, 0.0), epoch)
+    return Laws(shares, left, chain, gaussian_law(still, precision, 0 * V, None), epoch)
+
+
 def linear_kernel(plan: Plan, step_size: float, at: np.ndarray, noise: Noise) -> tuple[Any, Any]:
     """A linear kernel that has the law of the plan's kernel near the point ``at``, and the V^ that goes with it."""
     kernel: Any = plan.kernel
     V, known = noise.covariance, noise.known
-    d = len(V)
     if isinstance(kernel, sgld):
         return dataclasses.replace(kernel, step_size=step_size, schedule=constant()), known
     if isinstance(kernel, sghmc):
@@ -98,18 +135,20 @@ def linear_kernel(plan: Plan, step_size: float, at: np.ndarray, noise: Noise) ->
         return dataclasses.replace(kernel, step_size=step_size, schedule=constant(), precision=precision), known
     if isinstance(kernel, sgnht):
         return _settled(kernel, plan, step_size, V, known)
-    if isinstance(kernel, (sgrld, sgrhmc)):
-        here = jnp.asarray(at, plan.dtype)
-        field, _ = fields_of(plan.target, here, kernel.metric, kernel.metric_inverse)
-        G_inverse = np.asarray(as_dense(field(here), d), float)
-        if isinstance(kernel, sgrld):
-            return sgld(step_size, diffusion=G_inverse), known
-        values, vectors = np.linalg.eigh(G_inverse)
-        S_inverse = (vectors / np.sqrt(values)) @ vectors.T  # r = S^-1 r' has mass G and theta moves by G^-1 r'
-        A = G_inverse if kernel.friction is None else np.asarray(as_dense(jnp.asarray(kernel.friction), d), float)
-        friction, mass = S_inverse @ A @ S_inverse, S_inverse @ S_inverse
-        return sghmc(step_size, friction=friction, mass=mass, integrator=kernel.integrator), known
-    raise TypeError(f"{type(kernel).__name__} has no linear form")
+    return _constant_metric(kernel, plan, step_size, at), known
+
+
+def _constant_metric(kernel: Any, plan: Plan, eps: float, at: np.ndarray) -> Any:
+    """SGRLD and SGRHMC with the metric they have at one point: SGLD and SGHMC."""
+    d, here = len(at), jnp.asarray(at, plan.dtype)
+    field, _ = fields_of(plan.target, here, kernel.metric, kernel.metric_inverse)
+    G_inverse = np.asarray(as_dense(field(here), d), float)
+    if isinstance(kernel, sgrld):
+        return sgld(eps, diffusion=G_inverse)
+    values, vectors = np.linalg.eigh(G_inverse)
+    S_inverse = (vectors / np.sqrt(values)) @ vectors.T  # r = S^-1 r' has mass G and theta moves by G^-1 r'
+    A = G_inverse if kernel.friction is None else np.asarray(as_dense(jnp.asarray(kernel.friction), d), float)
+    return sghmc(eps, friction=S_inverse @ A @ S_inverse, mass=S_inverse @ S_inverse, integrator=kernel.integrator)
 
 
 def _settled(kernel: sgnht, plan: Plan, eps: float, V: np.ndarray, known: Any) -> tuple[Any, Any]:
@@ -140,52 +179,78 @@ def friction_of(linear: Any, d: int) -> np.ndarray:
 
 
 def gaussian_law(linear: Any, precision: np.ndarray, V: np.ndarray, known: Any, epoch: int | None = None) -> Law:
-    """The law of a linear kernel on exp(-theta^T precision theta / 2); epoch: batches without replacement, E of them."""
+    """The law of a linear kernel on exp(-theta^T precision theta / 2); epoch: E batches without replacement."""
     d = len(precision)
     with jax.enable_x64(True):
+        step = _Step.of(linear, precision, V, known)
+        M, F = step.matrices()
+        roots, modes = np.linalg.eig(M)
+        radius = float(np.abs(roots).max())
+        if radius >= 1:
+            return Law(np.full((d, d), np.inf), np.inf, radius)
+        memory = np.zeros((len(M), d))  # Cov(z, eta), eta the normals of the gradient that the next step will use
+        if epoch is not None and epoch > 1:
+            memory = ((modes * _epoch_sum(roots, epoch)) @ np.linalg.inv(modes)).real @ F[:, GRADIENT_STREAM]
+        cross = M @ memory @ F[:, GRADIENT_STREAM].T
+        every = F.reshape(len(M), -1)
+        P = solve_discrete_lyapunov(M, every @ every.T + cross + cross.T)
+        return Law(P[:d, :d], step.mean_kinetic(P, memory), radius)
+
+
+class _Step(NamedTuple):
+    """One step of a linear kernel as a function of z and of all its normals."""
+
+    size: int  # of z
+    d: int
+    advance: Callable[[Any, Any], tuple[Any, Any]]  # z, normals (STREAMS, d) -> z+, kinetic energy or None
+
+    @classmethod
+    def of(cls, linear: Any, precision: np.ndarray, V: np.ndarray, known: Any) -> _Step:
         wide = lambda value: jnp.asarray(value, jnp.float64)
         values, vectors = np.linalg.eigh(V)
         root = wide(vectors * np.sqrt(np.maximum(values, 0.0)))
-        linear = dataclasses.replace(
-            linear,
-            **{
-                f.name: np.asarray(v, float)
-                for f in dataclasses.fields(linear)
-                if hasattr(v := getattr(linear, f.name), "dtype")
-            },
-        )
         gradient = _noisy(wide(precision), root, None if known is None else jax.tree.map(wide, known))
-        bound = linear.bind(Target.from_log_density(lambda theta: 0.0), gradient)
-        still = jnp.zeros((STREAMS, d))
-        state = bound.init(jnp.zeros(d), Given(still))
+        bound = _widened(linear).bind(Target.from_log_density(lambda theta: jnp.zeros(())), gradient)
+        state = bound.init(jnp.zeros(len(V)), Given(jnp.zeros((STREAMS, len(V)))))
         fields = [name for name in ("position", "momentum") if hasattr(state, name)]
         z0, unravel = ravel_pytree([getattr(state, name) for name in fields])
 
-        def advance(z: Any, normals: Any) -> Any:
+        def advance(z: Any, normals: Any) -> tuple[Any, Any]:
             now = state._replace(**dict(zip(fields, unravel(z), strict=True)))
-            after, _ = bound.step(Given(normals), now, None)
-            return ravel_pytree([getattr(after, name) for name in fields])[0]
+            after, info = bound.step(Given(normals), now, None)
+            return ravel_pytree([getattr(after, name) for name in fields])[0], getattr(info, "kinetic", None)
 
-        M, F = (np.asarray(J) for J in jax.jit(jax.jacfwd(advance, argnums=(0, 1)))(z0, still))
-        F = F.reshape(len(z0), STREAMS, d)
-    roots, modes = np.linalg.eig(M)
-    radius = float(np.abs(roots).max())
-    if radius >= 1:
-        return Law(np.full((d, d), np.inf), np.inf, radius)
-    from_gradient = F[:, GRADIENT_STREAM]
-    injected = F[:, :GRADIENT_STREAM].reshape(len(z0), -1)
-    G = from_gradient @ from_gradient.T
-    source = injected @ injected.T + G
-    if epoch is not None and epoch > 1:
-        memory = (modes * _epoch_sum(roots, epoch)) @ np.linalg.inv(modes)
-        cross = M @ memory.real @ G
-        source = source + cross + cross.T
-    P = solve_discrete_lyapunov(M, source)
-    kinetic = None
-    if len(z0) > d:
-        mass = np.asarray(as_dense(jnp.asarray(linear.mass), d), float)
-        kinetic = float(np.trace(np.linalg.solve(mass, P[d:, d:])) / d)
-    return Law(P[:d, :d], kinetic, radius)
+        return cls(len(z0), len(V), advance)
+
+    def matrices(self) -> tuple[np.ndarray, np.ndarray]:
+        """M (n, n) and F (n, STREAMS, d) with z+ = M z + F normals."""
+        z, normals = jnp.zeros(self.size), jnp.zeros((STREAMS, self.d))
+        M, F = jax.jit(jax.jacfwd(lambda z, normals: self.advance(z, normals)[0], argnums=(0, 1)))(z, normals)
+        return np.asarray(M), np.asarray(F)
+
+    def mean_kinetic(self, P: np.ndarray, memory: np.ndarray) -> float | None:
+        """The stationary mean of the kinetic energy as the kernel reports it, wherever in its step that is.
+
+        It is a quadratic form q of (z, normals), and E q = sum over j of q(L_j) with L the root of their covariance.
+        """
+        if self.size == self.d:
+            return None
+        n, k = self.size, STREAMS * self.d
+        covariance = np.eye(n + k)
+        covariance[:n, :n] = P
+        gradient = slice(n + GRADIENT_STREAM * self.d, n + (GRADIENT_STREAM + 1) * self.d)
+        covariance[:n, gradient], covariance[gradient, :n] = memory, memory.T
+        values, vectors = np.linalg.eigh(covariance)
+        columns = jnp.asarray((vectors * np.sqrt(np.maximum(values, 0.0))).T)
+        kinetic = jax.vmap(lambda z, normals: self.advance(z, normals)[1])
+        return float(jax.jit(kinetic)(columns[:, :n], columns[:, n:].reshape(-1, STREAMS, self.d)).sum())
+
+
+def _widened(linear: Any) -> Any:
+    """The kernel with its arrays in float64."""
+    arrays = {f.name: getattr(linear, f.name) for f in dataclasses.fields(linear)}
+    wide = {name: np.asarray(value, float) for name, value in arrays.items() if hasattr(value, "dtype")}
+    return dataclasses.replace(linear, **wide)
 
 
 def _epoch_sum(root: np.ndarray, E: int) -> np.ndarray:

@@ -1,0 +1,123 @@
+"""Whether to trust the draws of a run, with the evidence: ``run.audit()``.
+
+    verdict      findings, the limits they are held against, colours, the table
+    draws        findings from the draws alone: do chains move, agree, forget?
+    posterior    with the target: spread and mean by full-data gradients, Stein discrepancy, modes that no draw has seen
+    minibatches  for kernels that see a few rows at a step: gradient noise, its scale, step-size bias, temperature
+
+and the mathematics they use: ``score``, ``ksd``, ``other_modes``, ``gradient_noise``, ``linearised``, ``paired``. What
+each finding can and cannot see: docs/audit.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fokker.errors import InputError
+from fokker.run.audit.draws import FEWEST, Draws, of_draws
+from fokker.run.audit.verdict import Audit, Finding, missing, overall
+
+if TYPE_CHECKING:
+    from fokker.run.plan import Plan
+    from fokker.run.result import Run
+    from fokker.sgmcmc.kernel import Gradient, Kernel
+    from fokker.target import Target
+
+SHARES = {"gradients": 0.35, "noise": 0.1, "paired": 0.4, "modes": 0.15}  # of the time
+OF_ALL = ("spread by the score", "mean by the score", "KSD, all rows", "other modes")  # what needs the target
+OF_MINIBATCHES = ("gradient scale", "gradient noise", "step-size bias")
+
+
+def audit(
+    run: Run,
+    *,
+    target: Target | None = None,
+    kernel: Kernel | None = None,
+    gradient: Gradient | None = None,
+    seconds: float = 15.0,
+    seed: int = 0,
+) -> Audit:
+    """Measure whether the draws of ``run`` can be trusted.
+
+    A run of this process knows its target. For one that was opened from a store give ``target``, ``kernel`` and
+    ``gradient`` again; without them the audit that the store keeps is shown, or, if it keeps none of these draws, what
+    the draws say by themselves. seconds: about how long to measure; compiling comes on top. seed: of what is drawn at
+    random to measure. The audit of a stored run is kept in the store.
+    """
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise InputError(f"seconds must be a number > 0, got {seconds!r}; the default of 15 suits most runs.")
+    if target is None and run._plan is None:
+        return stored(run) or _finish(run, None, time.perf_counter(), seconds, seed)
+    from fokker.run.plan import precision
+
+    started = time.perf_counter()
+    with precision(run.settings["dtype"]):
+        plan = run._plan if target is None else _plan_again(run, target, kernel, gradient)
+        result = _finish(run, plan, started, seconds, seed)
+    if run._store is not None:
+        run._store.write_audit(result.to_dict())
+    return result
+
+
+def stored(run: Run) -> Audit | None:
+    """What was measured of these draws with target and data and is kept in the run's store."""
+    kept = None if run._store is None else run._store.audit()
+    if kept is None or kept["draws"] != run.draws.sizes["draw"]:
+        return None
+    return Audit.from_dict(kept)
+
+
+def _plan_again(run: Run, target: Target, kernel: Kernel | None, gradient: Gradient | None) -> Plan:
+    from fokker.run.plan import plan_again
+
+    plan = plan_again(run.settings, target, kernel, gradient)
+    given = plan.summary()
+    for name in ("kernel", "gradient", "variables"):
+        if given[name] != run.settings[name]:
+            raise InputError(
+                f"the run was made with another {name}: {run.settings[name]!r}, given {given[name]!r}; "
+                f"pass the {name} of the run to audit()."
+            )
+    return plan
+
+
+def _finish(run: Run, plan: Plan | None, started: float, seconds: float, seed: int) -> Audit:
+    x = Draws.of(run, plan)
+    findings = list(of_draws(x))
+    if plan is None:
+        findings += _without_target(run)
+    elif x.positions.shape[1] >= FEWEST:
+        findings += _with_target(run, plan, x, seconds, seed)
+    verdict, words = overall(findings)
+    return Audit(verdict, words, tuple(findings), run.draws.sizes["draw"], time.perf_counter() - started)
+
+
+def _without_target(run: Run) -> list[Finding]:
+    why = "Needs target and data: run.audit(target=..., kernel=..., gradient=...)."
+    names = OF_ALL if "acceptance_probability" in run.stats else OF_ALL + OF_MINIBATCHES
+    return [missing(name, why) for name in names]
+
+
+def _with_target(run: Run, plan: Plan, x: Draws, seconds: float, seed: int) -> Iterator[Finding]:
+    from fokker.run.audit import minibatches, posterior
+
+    spread = x.positions.std(1)
+    if not (spread > 0).all():
+        chain, i = divmod(int(spread.argmin()), spread.shape[1])
+        say = f"Chain {chain} has no spread in {x.names[i]}: it is stuck."
+        yield Finding("spread by the score", 0.0, None, "fail", say)
+        return
+    at = posterior.at_draws(plan, x, seconds * SHARES["gradients"])
+    yield from posterior.spread_and_mean(x, at)
+    yield posterior.stein_discrepancy(x, at.where, at.gradients, seed, "KSD, all rows")
+    if getattr(plan.kernel, "full_data", False):
+        yield from posterior.rejections(run)
+    else:
+        times = {name: seconds * SHARES[name] for name in ("noise", "paired")}
+        yield from minibatches.of_minibatches(run, plan, x, at.precision, times, seed)
+    yield posterior.unseen_modes(plan, x, seconds * SHARES["modes"], seed)
+
+
+__all__ = ["Audit", "Finding", "audit", "stored"]
