@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fokker.errors import FokkerError, InputError, StoreError
 
@@ -127,19 +129,26 @@ def report(run: RunPath, out: Annotated[Path, typer.Option(help="The page to wri
     console.print(f"[bold]{write_report(fokker.open(run), out)}[/bold]")
 
 
+SHOWN = {"mean": ".3g", "sd": ".2g", "5%": ".3g", "95%": ".3g", "ess_bulk": ",.0f", "r_hat": ".3f"}
+MOST_ROWS = 40
+
+
 def show_summary(run: Any, extra: dict[str, list[float]] | None = None) -> None:
-    """The summary of a run as a table in the terminal, with further columns."""
+    """The summary of a run as a table that fits a terminal of 80 columns; ``extra`` columns come first."""
     frame = run.summary()
+    formats = {**dict.fromkeys(extra or {}, ".3g"), **SHOWN}
     for name, values in (extra or {}).items():
-        frame.insert(0, name, values)
-    table = Table(title=repr(run))
-    table.add_column("")
-    for name in frame.columns:
-        table.add_column(str(name), justify="right")
-    for label, row in frame.head(40).iterrows():
-        table.add_row(str(label), *(f"{v:,.0f}" if c.startswith("ess") else f"{v:.3g}" for c, v in row.items()))
-    if len(frame) > 40:
-        table.caption = f"the first 40 of {len(frame)} entries"
+        frame[name] = values
+    table = Table(
+        title=Text(repr(run)), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1)
+    )
+    table.add_column("", overflow="fold")  # the one that gives way
+    for name in formats:
+        table.add_column(name, justify="right", no_wrap=True)
+    for label, row in frame.head(MOST_ROWS).iterrows():
+        table.add_row(Text(str(label)), *(format(row[name], form) for name, form in formats.items()))
+    if len(frame) > MOST_ROWS:
+        table.caption = f"the first {MOST_ROWS} of {len(frame)} entries; run.summary() has all"
     console.print(table)
 
 
