@@ -51,7 +51,7 @@ def demo(
     )
     truth = [*loans.EFFECTS.values(), loans.INTERCEPT]
     show_summary(run, {"truth": truth})
-    console.print(run.audit())
+    show_audit(run)
     page = write_report(run, out / "report.html")
     console.print(f"To look at: [bold]{page}[/bold]   to read again: fokker.open({str(out / 'run.zarr')!r})")
 
@@ -82,7 +82,7 @@ def sample(
         overwrite=overwrite, origin={"path": str(file.resolve()), "sha256": _digest(file)},
     )  # fmt: skip
     show_summary(run)
-    console.print(run.audit())
+    show_audit(run)
 
 
 @app.command()
@@ -90,17 +90,11 @@ def resume(run: RunPath, draws: Annotated[int | None, typer.Option(help="Go on t
     """Continue a stored run that `fokker sample FILE.py` began."""
     import fokker
 
-    origin = fokker.open(run).settings["origin"]
-    if origin is None:
+    if fokker.open(run).settings["origin"] is None:
         raise InputError(
             f"{run} was not begun by `fokker sample FILE.py`; use fokker.resume(path, target, kernel) in Python."
         )
-    file = Path(origin["path"])
-    if not file.exists() or _digest(file) != origin["sha256"]:
-        raise StoreError(
-            f"{file} is gone or has changed since the run at {run} began; put it back, or start a new run."
-        )
-    given = _definitions(file)
+    given = _given_before(fokker.open(run))
     done = fokker.resume(
         run,
         given["target"],
@@ -110,15 +104,24 @@ def resume(run: RunPath, draws: Annotated[int | None, typer.Option(help="Go on t
         draws=draws,
     )
     show_summary(done)
-    console.print(done.audit())
+    show_audit(done)
 
 
 @app.command()
-def audit(run: RunPath) -> None:
-    """What the audit of a stored run found."""
+def audit(
+    run: RunPath,
+    again: Annotated[bool, typer.Option(help="Measure again, even if the run keeps an audit.")] = False,
+) -> None:
+    """Which draws of a stored run to trust: its audit, measured now if it was not before."""
     import fokker
+    from fokker.run.audit import stored
 
-    console.print(fokker.open(run).audit())
+    opened = fokker.open(run)
+    if opened.settings["origin"] is None or (stored(opened) is not None and not again):
+        show_audit(opened)
+    else:
+        given = _given_before(opened)
+        show_audit(opened, target=given["target"], kernel=given.get("kernel"), gradient=given.get("gradient"))
 
 
 @app.command()
@@ -152,10 +155,24 @@ def show_summary(run: Any, extra: dict[str, list[float]] | None = None) -> None:
     console.print(table)
 
 
+def show_audit(run: Any, **again: Any) -> None:
+    with console.status("measuring whether to trust the draws"):
+        result = run.audit(**again)
+    console.print(result)
+
+
 def write_report(run: Any, path: Path) -> Path:
     from fokker.report.page import write_page
 
     return write_page(run, path)
+
+
+def _given_before(run: Any) -> dict[str, Any]:
+    """What the file that began a run defines, if it is still the same file."""
+    file = Path(run.settings["origin"]["path"])
+    if not file.exists() or _digest(file) != run.settings["origin"]["sha256"]:
+        raise StoreError(f"{file} is gone or has changed since the run began; put it back, or start a new run.")
+    return _definitions(file)
 
 
 def _definitions(file: Path) -> dict[str, Any]:

@@ -362,7 +362,7 @@ def _check_compensation(got: Advance, plan: Plan) -> None:
     if share is None or not share.size or not share.max() > 1:
         return
     chain, i = np.unravel_index(int(np.argmax(share)), share.shape)
-    step, worst = getattr(plan.kernel, "step_size", None), float(share.max())
+    step, worst = float(plan.kernel.step_size), float(share.max())  # type: ignore[attr-defined]  # all that compensate
     raise InputError(
         f"chain {chain}, iteration {got.iterations[i]}: the gradient noise to compensate is {worst:.3g} times the noise "
         f"that a step of {step:.4g} injects, so there is nothing left to inject. Take a step of at most "
