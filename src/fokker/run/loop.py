@@ -120,7 +120,7 @@ class Chains:
             steps -= now
 
     def draw(self, count: int) -> Advance:
-        """Advance by at most ``count`` draws, ``thin`` steps each; none come back while a cyclical schedule explores."""
+        """Advance by at most ``count`` draws, ``thin`` steps each; none come back while a cycle explores."""
         thin = self.plan.thin
         if thin > self._room():
             self.skip(thin - 1)
@@ -364,10 +364,10 @@ def _check_compensation(got: Advance, plan: Plan) -> None:
     chain, i = np.unravel_index(int(np.argmax(share)), share.shape)
     step, worst = float(plan.kernel.step_size), float(share.max())  # type: ignore[attr-defined]  # all that compensate
     raise InputError(
-        f"chain {chain}, iteration {got.iterations[i]}: the gradient noise to compensate is {worst:.3g} times the noise "
-        f"that a step of {step:.4g} injects, so there is nothing left to inject. Take a step of at most "
-        f"{step / worst:.3g}, more friction, a larger batch or fokker.control_variates(); or noise='none', which leaves "
-        "the noise uncompensated and its effect for run.audit() to measure. Draws before it are kept."
+        f"chain {chain}, iteration {got.iterations[i]}: the gradient noise to compensate is {worst:.3g} times what a "
+        f"step of {step:.4g} injects, so there is nothing left to inject. Take a step of at most {step / worst:.3g}, "
+        "more friction, a larger batch or fokker.control_variates(); or noise='none', which leaves the noise as it is "
+        "and its effect for run.audit() to measure. Draws before it are kept."
     )
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Run:
     """Draws with their labels.
 
-    ``draws``: xarray.Dataset with dims (chain, draw, ...) by variable. ``stats``: what the kernel kept beside each draw.
-    ``settings``: everything that decided the draws. ``state``: "complete", "interrupted" or "failed".
+    ``draws``: xarray.Dataset with dims (chain, draw, ...) by variable. ``stats``: what the kernel kept beside each
+    draw. ``settings``: everything that decided the draws. ``state``: "complete", "interrupted" or "failed".
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Run:
         return self._load_stats()
 
     def summary(self, names: Sequence[str] | None = None) -> Any:
-        """A pandas DataFrame, a row an entry: mean, sd, 5 % and 95 % quantile, MCSE of the mean, bulk and tail ESS, R-hat."""
+        """A pandas DataFrame, a row an entry: mean, sd, quantiles, MCSE of the mean, bulk and tail ESS, R-hat."""
         import pandas as pd
         from arviz_stats.base import array_stats
 
