@@ -114,9 +114,9 @@ class control_variates:
 
 @dataclass(frozen=True)
 class svrg:
-    """Control variates whose centre moves to the chain's position every ``refresh_every`` iterations (Dubey et al. 2016).
+    """Control variates whose centre moves to the chain's position every ``refresh_every`` iterations.
 
-    The noise estimate starts afresh with every centre.
+    Dubey et al. 2016, SVRG-LD. The noise estimate starts afresh with every centre.
     """
 
     refresh_every: int = 1000
