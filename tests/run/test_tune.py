@@ -8,15 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fokker.data.sources import IteratorSource, array_source
 from fokker.errors import InputError
 from fokker.linear_models import glm
 from fokker.run.gradients import control_variates, minibatch
 from fokker.run.linear_chain import law, step_map
+from fokker.run.local_shape import Shape, directions
 from fokker.run.loop import Chains
 from fokker.run.mode import find_mode
 from fokker.run.plan import Plan, make_plan
 from fokker.run.sample import resume, sample
-from fokker.run.tune import BUDGET, tune
+from fokker.run.tune import BUDGET, LOUD, tune
 from fokker.sgmcmc.hmc import hmc
 from fokker.sgmcmc.sghmc import sghmc
 from fokker.sgmcmc.sgld import sgld
@@ -77,7 +79,7 @@ def test_step_map_is_the_kernels_step(method, integrator, x64):
 
 @pytest.mark.parametrize("method, integrator", METHODS)
 def test_variance_under_epochs_is_that_of_summed_responses(method, integrator):
-    """The geometric sum against the covariance of the noise, written out, and the response to it, summed by brute force."""
+    """The geometric sum against the covariance of the noise and the response to it, summed by brute force."""
     a, eps, C, epoch = np.array(1.3), np.array(0.15), np.array(0.9), 7
     K, _, push = step_map(method, integrator, a, eps, C)
     response = np.stack([np.linalg.matrix_power(K, j) @ push for j in range(600)])[:, 0]
@@ -163,6 +165,8 @@ def test_a_tuned_run_is_resumed_with_what_it_chose(tmp_path):
     sample(target, sghmc(), draws=200, store=tmp_path / "run", **settings)
     longer = resume(tmp_path / "run", target, sghmc(), draws=300, **options)
     # the length of a run bounds that of its pilots, from 2000 iterations on: these two are tuned alike
+    for run in (longer, whole):
+        assert run.settings["chosen"]["why"].pop("words")  # which speak of the run's length
     assert longer.settings["chosen"] == whole.settings["chosen"]
     np.testing.assert_array_equal(longer.draws["beta"], whole.draws["beta"])
 
@@ -200,7 +204,7 @@ def test_a_density_without_rows():
 
 
 def test_settings_that_the_user_gave_are_kept():
-    target, _ = gaussian_rows((1.0, 3.0))
+    target, truth = gaussian_rows((1.0, 3.0))
     given = sghmc(friction=50.0, mass=np.array([100.0, 900.0]))
     plan, chosen = tune(a_plan(target, given), silent)
     assert list(chosen["kernel"]) == ["step_size"]
@@ -209,21 +213,125 @@ def test_settings_that_the_user_gave_are_kept():
     plan, chosen = tune(a_plan(target, given, init=starts), silent)
     assert "starts" not in chosen
     np.testing.assert_array_equal(plan.starts[1], np.float32([1.1, 1]))
+    for kernel in (sgnht(diffusion=20.0), sgld(diffusion=np.diag(truth**2))):
+        assert list(tune(a_plan(target, kernel, control_variates()), silent)[1]["kernel"]) == ["step_size"]
+
+
+@pytest.mark.parametrize("kernel", [sghmc(mass=np.array([[2e3, 1e3], [1e3, 2e4]])), sgnht(mass=np.array([2e3, 2e4]))])
+def test_friction_is_found_for_a_mass_that_the_user_gave(kernel):
+    """A dense mass too; the chain then moves as fast as with the mass that would have been found."""
+    target, truth = gaussian_rows((1.0, 3.0))
+    plan, chosen = tune(a_plan(target, kernel, control_variates()), silent)
+    assert "mass" not in chosen["kernel"] and len(chosen["kernel"]) > 1
+    json.dumps(chosen, allow_nan=False)
+    np.testing.assert_array_equal(plan.kernel.mass, kernel.mass)
+    time = chosen["why"]["predicted_autocorrelation_time"]
+    assert time < 10
+    assert np.abs(sds(plan, int(2000 * time)) / truth - 1).max() < BUDGET + 0.04
+
+
+def test_directions_through_a_dense_root_have_the_right_variances():
+    """Columns and curvatures give back the covariance: H^-1 = sum over k of column_k column_k^T / curvature_k."""
+    rng = np.random.default_rng(0)
+    H, root = (lambda A, B: (A @ A.T, B))(*rng.standard_normal((2, 4, 4)))
+    shape = Shape(np.zeros(4), H, np.diag(H).copy(), H.__matmul__, 0.0)
+    for through in (root, np.abs(root[0])):
+        view = directions(shape, through)
+        np.testing.assert_allclose((view.columns / view.curvature) @ view.columns.T, np.linalg.inv(H), rtol=1e-8)
+        shares = view.columns**2 / view.curvature / np.diag(np.linalg.inv(H))[:, None]
+        np.testing.assert_allclose(view.weights, shares, rtol=1e-8)
+
+
+def test_compensated_noise_is_not_trusted_beyond_its_windows():
+    """V^ knows rows, the chain sees 20 windows of them: the sds stay near the truth, as the pilots see."""
+    target, truth = gaussian_rows((1.0, 3.0))
+    plan, chosen = tune(a_plan(target, sghmc(), minibatch(noise="dense")), silent)
+    assert chosen["why"]["verified"]
+    assert len(chosen["why"]["pilots"]) == 1
+    ratio = sds(plan, int(2000 * chosen["why"]["predicted_autocorrelation_time"])) / truth
+    assert np.abs(ratio - 1).max() < LOUD + 0.04
+
+
+def test_five_thousand_parameters():
+    """Without a matrix: the scales of the diagonal are found, in memory and time that are a few passes' worth."""
+    scales = np.geomspace(0.1, 10, 5000).astype(np.float32)
+    target = Target.from_log_density(lambda x: -0.5 * ((x / scales) ** 2).sum(), start=np.ones(5000, np.float32))
+    plan, chosen = tune(a_plan(target, sghmc(), batch_size=None, draws=1000), silent)
+    assert chosen["why"]["verified"]
+    np.testing.assert_allclose(np.asarray(plan.kernel.mass) * scales**2, 1.0, rtol=1e-3)
+    assert chosen["why"]["predicted_autocorrelation_time"] < 5
+
+
+def test_a_saddle_is_left():
+    """Two modes, and a start at the very point between them, where every derivative of odd order is 0."""
+    two = lambda x: jnp.logaddexp(-0.5 * ((x - 1.5) ** 2).sum(), -0.5 * ((x + 1.5) ** 2).sum())
+    target = Target.from_log_density(two, start=np.zeros(2, np.float32))
+    plan, chosen = tune(a_plan(target, sghmc(), batch_size=None, chains=3), silent)
+    assert chosen["why"]["verified"]
+    drawn = sds(plan, 40_000)  # both modes: each coordinate has variance 1 + 1.5^2
+    np.testing.assert_allclose(drawn, np.sqrt(3.25), rtol=0.1)
+
+
+def test_the_choice_is_told_in_words():
+    target, _ = gaussian_rows((1.0, 3.0))
+    words = tune(a_plan(target, sghmc(), draws=300), silent)[1]["why"]["words"]
+    assert words[0].startswith("sghmc: step size 0.")
+    assert any("chance alone" in w for w in words)
+    assert any("raise thin=" in w for w in words)
+    assert any("control_variates()" in w for w in words)
 
 
 def test_a_step_too_large_for_the_posterior_is_cut(monkeypatch):
     """U = theta^4 is far from its quadratic; the pilots see it. Without rows and with a mode of some curvature."""
     target = Target.from_log_density(lambda x: -0.05 * (x**2).sum() - (x**4).sum(), start=np.float32([0.1, 0.1]))
-    plan, chosen = tune(a_plan(target, sgld(), batch_size=None, draws=40_000), silent)
+    _, chosen = tune(a_plan(target, sgld(), batch_size=None, draws=40_000), silent)
     pilots = chosen["why"]["pilots"]
     assert len(pilots) > 1 and chosen["why"]["verified"]
     assert pilots[-1]["step_size"] < pilots[0]["step_size"] / 3
 
 
-def test_errors_say_what_to_pass():
-    target, _ = gaussian_rows((1.0, 3.0))
-    with pytest.raises(InputError, match=r"hmc\(step_size="):
-        tune(a_plan(target, hmc(), batch_size=None), silent)
-    flat = Target.from_log_density(lambda x: -0.5 * x[0] ** 2 + 0 * x[1], start=np.zeros(2, np.float32))
-    with pytest.raises(InputError, match=r"no proper mode.*theta\[1\]"):
-        tune(a_plan(flat, sgld(), batch_size=None), silent)
+def density(f, start=(0.5, 0.5)):
+    return Target.from_log_density(f, start=np.float32(start))
+
+
+@pytest.mark.parametrize(
+    "target, kernel, message",
+    [
+        (density(lambda x: -0.5 * (x**2).sum()), hmc(), r"hmc\(step_size="),
+        (
+            density(lambda x: -0.5 * x[0] ** 2 + 0 * x[1]),
+            sgld(),
+            r"no proper mode.*theta\[1\].*proper and smooth prior",
+        ),
+        (density(lambda x: -jnp.abs(x).sum()), sgld(), r"no proper mode.*proper and smooth prior"),
+        (density(lambda x: x.sum()), sghmc(), r"no proper mode"),
+        (density(lambda x: (x**2).sum()), sghmc(), r"no mode was found.*init="),
+        (density(lambda x: jnp.where((x > 0).all(), jnp.log(x) - x, -jnp.inf).sum(), (1, 1)), sghmc(), r"log, logit"),
+        (density(lambda x: -0.5 * (x**2).sum()), sghmc(friction=1e9), r"the friction that you gave"),
+    ],
+    ids=["method", "flat", "corner", "slope", "unbounded", "boundary", "friction"],
+)
+def test_errors_say_what_to_do(target, kernel, message):
+    with pytest.raises(InputError, match=message):
+        tune(a_plan(target, kernel, batch_size=None), silent)
+
+
+def test_an_iterator_needs_a_step_size():
+    rows = [{"X": np.ones((10, 1), np.float32), "y": np.ones(10, np.float32)}]
+    target = Target(
+        lambda b: -0.5 * (b**2).sum(), lambda b, batch: -0.5 * (batch["y"] - batch["X"] @ b) ** 2,
+        IteratorSource(rows, size=10), start=np.zeros(1, np.float32),
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"sghmc\(step_size=.*iterator|iterator.*sghmc\(step_size="):
+        tune(a_plan(target, sghmc(), batch_size=5, share_batches=True), silent)
+
+
+def test_rows_on_disk_are_tuned_like_rows_in_memory(tmp_path):
+    target, truth = gaussian_rows((1.0, 3.0))
+    for name, leaf in target.data.items():
+        np.save(tmp_path / f"{name}.npy", leaf)
+    kept = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in target.data}
+    on_disk = dataclasses.replace(target, data=array_source(kept))
+    got = [tune(a_plan(t, sghmc(), control_variates()), silent)[1] for t in (target, on_disk)]
+    np.testing.assert_allclose(got[0]["kernel"]["mass"], got[1]["kernel"]["mass"], rtol=1e-4)
+    assert got[1]["why"]["verified"]

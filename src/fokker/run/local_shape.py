@@ -1,7 +1,8 @@
-"""What a posterior looks like near its mode: curvature, its directions, and the noise of a gradient there.
+"""What a posterior looks like near its mode: curvature, and its directions.
 
-All in float64 whatever the precision of the run. Up to ``DENSE`` parameters the Hessian is a matrix; beyond, its
-diagonal is estimated from random probes (Bekas, Kokiopoulou & Saad 2007) and its spectrum by Lanczos iterations.
+In float64 whatever the precision of the run, up to ``DENSE`` parameters: there the Hessian is a matrix. Beyond, its
+diagonal is estimated from random probes (Bekas, Kokiopoulou & Saad 2007) and its spectrum by Lanczos iterations, from
+products with vectors in float32.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fokker.errors import InputError
-from fokker.run.gradients import likelihood_gradient, prior_gradient, row_gradients, rows, take
+from fokker.run.gradients import likelihood_gradient, prior_gradient, rows, take
 from fokker.run.mode import find_mode
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ DENSE = 400  # parameters up to which the Hessian is a matrix
 CHUNK = 10_000  # rows of one call
 WORK = 4e9  # rows times parameters squared that a Hessian may cost; above, it is that of a part of the rows
 NEWTON_STEPS = 30
+ENTRIES = 2e7  # of a design matrix that is looked at with many points
 PIECES = 64  # contiguous pieces, spread evenly, that make a part of the rows
+SADDLES = 3  # that are left on the way to a mode
 PROBES, LANCZOS = 100, 40
 
 
@@ -63,11 +66,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Directions:
-    """Eigenvectors of the curvature in coordinates x = theta / scale, and what the gradient's noise does along them."""
+    """Eigenvectors of the curvature in coordinates x with theta = root x, and their part in those of theta."""
 
-    scale: np.ndarray  # (d,)
-    curvature: np.ndarray  # (k,)
-    vectors: np.ndarray  # (d, k), orthonormal
+    curvature: np.ndarray  # (k,) ascending
+    columns: np.ndarray  # (d, k) root times the eigenvectors
     weights: np.ndarray  # (coordinates, k): shares of a coordinate's variance, rows sum to 1
 
 
@@ -77,14 +79,40 @@ def find_shape(target: Target, start: np.ndarray, layout: Layout) -> Shape:
     d = theta.size
     if d > DENSE:
         return _matrix_free(target, theta, layout)
-    hessian_at, grad_at = _hessian(target, d), _gradient(target)
-    potential = _potential(target)
-    value = potential(theta)
-    distance = np.inf
+    potential, gradient, hessian = _potential(target), _gradient(target), _hessian(target, d)
+    for _ in range(SADDLES + 1):
+        theta, distance = _newton(potential, gradient, hessian, theta, layout)
+        H = hessian(theta)
+        values, vectors, scale = _unit_diagonal(H)
+        if values[0] > 1e-10 * values[-1]:
+            return Shape(theta, H, np.diag(H).copy(), H.__matmul__, distance)
+        lower = _downhill(potential, theta, scale * vectors[:, 0])
+        if lower is None:
+            break
+        theta = lower
+    worst = layout.entry_names()[int(np.argmax(np.abs(vectors[:, 0])))]
+    raise InputError(
+        "no step size could be tuned: the log density has no proper mode near init; it is not curved downwards along a "
+        f"direction that is mostly {worst}. Give that parameter a proper and smooth prior, start nearer to the bulk "
+        "(init=...), or pass step_size=... to the kernel."
+    )
+
+
+def _newton(
+    potential: Callable[[np.ndarray], float],
+    gradient: Callable[[np.ndarray], np.ndarray],
+    hessian: Callable[[np.ndarray], np.ndarray],
+    theta: np.ndarray,
+    layout: Layout,
+) -> tuple[np.ndarray, float]:
+    """Damped steps, downhill whatever the signs of the curvature; and the last one's length in posterior sds."""
+    value, distance = potential(theta), np.inf
     for _ in range(NEWTON_STEPS):
-        H, g = hessian_at(theta), grad_at(theta)
+        H, g = hessian(theta), gradient(theta)
         _refuse_not_finite(H, layout)
         values, vectors, scale = _unit_diagonal(H)
+        if not values.any():
+            break
         values = np.maximum(np.abs(values), 1e-10 * np.abs(values).max())
         move = -scale * (vectors @ ((vectors.T @ (scale * g)) / values))
         distance = float(np.sqrt(max(-(g @ move), 0.0)))
@@ -98,52 +126,32 @@ def find_shape(target: Target, start: np.ndarray, layout: Layout) -> Shape:
         else:
             break
         theta, value = trial, lower
-    H = hessian_at(theta)
-    values, vectors, scale = _unit_diagonal(H)
-    if values[0] <= 1e-10 * values[-1]:
-        worst = int(np.argmax(np.abs(vectors[:, 0])))
-        raise InputError(
-            f"no step size could be tuned: the log density has no proper mode near init; it does not fall off in a "
-            f"direction that is mostly {layout.entry_names()[worst]}. Give that parameter a proper prior, start "
-            f"nearer to the bulk (init=...), or pass step_size=... to the kernel."
-        )
-    return Shape(theta, H, np.diag(H).copy(), lambda v: H @ v, distance)
+    return theta, distance
 
 
-def directions(shape: Shape, scale: np.ndarray) -> Directions:
-    """The eigendirections of diag(scale) H diag(scale): all of them, or Ritz pairs where H is no matrix."""
+def _downhill(potential: Callable[[np.ndarray], float], theta: np.ndarray, along: np.ndarray) -> np.ndarray | None:
+    """Away from a saddle: the lowest of some points along a direction, None where none is lower."""
+    points = [theta + part * along for size in (0.1, 0.3, 1.0, 3.0) for part in (size, -size)]
+    values = np.nan_to_num([potential(p) for p in points], nan=np.inf)
+    here, best = potential(theta), int(np.argmin(values))
+    return points[best] if values[best] < here - 1e-9 * abs(here) else None
+
+
+def directions(shape: Shape, root: np.ndarray) -> Directions:
+    """The eigendirections of root^T H root, root (d,) or (d, d): all, or Ritz pairs where H is no matrix."""
+    times = (lambda v: root @ v) if root.ndim == 2 else (lambda v: (root * v.T).T)
+    back = (lambda v: root.T @ v) if root.ndim == 2 else times
     if shape.hessian is None:
-        values, vectors = _lanczos(lambda v: scale * shape.product(scale * v), shape.size)
-        return Directions(scale, values, vectors, np.eye(len(values)))
-    values, vectors = np.linalg.eigh(scale[:, None] * shape.hessian * scale)
-    values = np.maximum(values, 1e-14 * values[-1])
-    weights = vectors**2 / values
-    return Directions(scale, values, vectors, weights / weights.sum(1, keepdims=True))
-
-
-def row_noise(target: Target, points: np.ndarray, centres: np.ndarray | None, size: int) -> np.ndarray:
-    """Per-row gradients, less those at the centres where given, and less their mean: (points * rows, d).
-
-    Their covariance times N^2 / n (1 - n / N) is that of a batch's gradient.
-    """
-
-    def one(theta: Any, centre: Any, batch: Any) -> Any:
-        g = row_gradients(target, theta, batch)
-        return g if centre is None else g - row_gradients(target, centre, batch)
-
-    run = jax.jit(one)
-    few = max(500, int(min(CHUNK, 4e7 / (len(points) * size))))
-    out = []
-    for i, theta in enumerate(points):
-        centre = None if centres is None else jnp.asarray(centres[i])
-        got = [np.asarray(run(jnp.asarray(theta), centre, batch)) for batch in spread(target, few)]
-        each = np.concatenate(got)
-        out.append(each - each.mean(0))
-    return np.concatenate(out)
+        values, vectors = _lanczos(lambda v: back(shape.product(times(v))), shape.size)
+        return Directions(values, times(vectors), np.eye(len(values)))
+    values, vectors = np.linalg.eigh(back(back(shape.hessian).T))
+    values, columns = np.maximum(values, 1e-14 * values[-1]), times(vectors)
+    weights = columns**2 / values
+    return Directions(values, columns, weights / weights.sum(1, keepdims=True))
 
 
 def remainder(target: Target, mode: np.ndarray, points: np.ndarray, count: int) -> np.ndarray:
-    """grad U(theta) - grad U(mode) - H (theta - mode) at points (k, d), from about ``count`` rows: (k, d).
+    """grad U(theta) - grad U(mode) - H (theta - mode) at points (k, d), from ``count`` rows or fewer: (k, d).
 
     Only what is not quadratic is left to a part of the rows, so that its sampling error is of third order.
     """
@@ -164,23 +172,23 @@ def remainder(target: Target, mode: np.ndarray, points: np.ndarray, count: int) 
     run = jax.jit(lambda t, batch: beyond(lambda x: likelihood_gradient(target, x, batch), t))
     used = 0
     likelihood = np.zeros_like(total)
-    for batch in spread(target, count):
+    for batch in spread(target, int(min(count, max(500, ENTRIES / mode.size)))):
         likelihood += np.asarray(run(thetas, batch))
         used += jax.tree.leaves(batch)[0].shape[0]
     return total - rows(target) / used * likelihood
 
 
-def spread(target: Target, count: int) -> Iterator[Any]:
-    """About ``count`` rows in equal chunks: all rows, or contiguous pieces spread evenly (data may be sorted)."""
+def spread(target: Target, count: int, chunk: int = CHUNK) -> Iterator[Any]:
+    """About ``count`` rows in chunks: all rows, or contiguous pieces spread evenly (data may be sorted)."""
     size = rows(target)
     if count >= size:
-        for first in range(0, size, CHUNK):
-            yield take(target.data, first, min(first + CHUNK, size))
+        for first in range(0, size, chunk):
+            yield take(target.data, first, min(first + chunk, size))
         return
     pieces = min(PIECES, count)
     length = count // pieces
     firsts = np.linspace(0, size - length, pieces).astype(int)
-    per_chunk = max(1, CHUNK // length)
+    per_chunk = max(1, chunk // length)
     for i in range(0, pieces, per_chunk):
         parts = [take(target.data, int(f), int(f) + length) for f in firsts[i : i + per_chunk]]
         yield jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *parts)
@@ -254,7 +262,7 @@ def _hessian(target: Target, d: int) -> Callable[[np.ndarray], np.ndarray]:
 def _unit_diagonal(H: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Eigenvalues, eigenvectors of diag(s) H diag(s) with s = |diag H|^-1/2, and s."""
     diagonal = np.abs(np.diag(H))
-    scale = 1 / np.sqrt(np.maximum(diagonal, 1e-30 * max(diagonal.max(), 1e-300)))
+    scale = 1 / np.sqrt(np.maximum(diagonal, 1e-30 * (diagonal.max() or 1.0)))
     values, vectors = np.linalg.eigh(scale[:, None] * H * scale)
     return values, vectors, scale
 
@@ -272,35 +280,39 @@ def _refuse_not_finite(H: np.ndarray, layout: Layout) -> None:
 
 
 def _matrix_free(target: Target, theta: np.ndarray, layout: Layout) -> Shape:
-    d = theta.size
-
-    def of_batch(v: Any, batch: Any) -> Any:
-        return jax.jvp(lambda t: likelihood_gradient(target, t, batch), (jnp.asarray(theta),), (v,))[1]
-
-    prior = jax.jit(lambda v: jax.jvp(lambda t: prior_gradient(target, t), (jnp.asarray(theta),), (v,))[1])
-    likelihood = jax.jit(of_batch)
-
-    def product(v: np.ndarray) -> np.ndarray:
-        total = np.asarray(prior(jnp.asarray(v)))
-        if target.log_likelihood is not None:
-            used, part = 0, np.zeros(d)
-            for batch in spread(target, min(rows(target), 2 * CHUNK)):
-                part = part + np.asarray(likelihood(jnp.asarray(v), batch))
-                used += jax.tree.leaves(batch)[0].shape[0]
-            total = total + rows(target) / used * part
-        return -total
-
-    signs = np.random.default_rng(d).choice([-1.0, 1.0], (PROBES, d))
+    product = _hessian_product(target, theta)
+    signs = np.random.default_rng(theta.size).choice([-1.0, 1.0], (PROBES, theta.size))
     diagonal = np.mean([z * product(z) for z in signs], axis=0)
     if not np.isfinite(diagonal).all() or np.median(diagonal) <= 0:
         bad = int(np.argmin(np.where(np.isfinite(diagonal), diagonal, -np.inf)))
         raise InputError(
             f"no step size could be tuned: the log density has no proper mode near init (curvature "
-            f"{diagonal[bad]:.3g} along {layout.entry_names()[bad]}). Give proper priors, start nearer to the bulk "
-            "(init=...), or pass step_size=... to the kernel."
+            f"{diagonal[bad]:.3g} along {layout.entry_names()[bad]}). Give proper and smooth priors, start nearer to "
+            "the bulk (init=...), or pass step_size=... to the kernel."
         )
     floor = 1e-3 * np.median(diagonal)
     return Shape(theta, None, np.maximum(diagonal, floor), product, float("nan"))
+
+
+def _hessian_product(target: Target, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """v -> H v in float32, from at least ten rows a parameter, for curvature that only few rows know of."""
+    count, chunk = max(2 * CHUNK, 10 * theta.size), max(500, int(ENTRIES / theta.size))
+    prior = jax.jit(lambda t, v: jax.jvp(lambda t: prior_gradient(target, t), (t,), (v,))[1])
+    likelihood = jax.jit(lambda t, v, batch: jax.jvp(lambda t: likelihood_gradient(target, t, batch), (t,), (v,))[1])
+
+    def product(v: np.ndarray) -> np.ndarray:
+        with jax.enable_x64(False):
+            t, tangent = jnp.asarray(theta, jnp.float32), jnp.asarray(v, jnp.float32)
+            total = np.asarray(prior(t, tangent), np.float64)
+            if target.log_likelihood is not None:
+                used, part = 0, np.zeros(theta.size)
+                for batch in spread(target, min(rows(target), count), chunk):
+                    part = part + np.asarray(likelihood(t, tangent, batch))
+                    used += jax.tree.leaves(batch)[0].shape[0]
+                total = total + rows(target) / used * part
+        return -total
+
+    return product
 
 
 def _lanczos(product: Callable[[np.ndarray], np.ndarray], d: int) -> tuple[np.ndarray, np.ndarray]:

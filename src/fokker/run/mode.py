@@ -55,7 +55,8 @@ def find_mode(target: Target, init: Any) -> Any:
         if not np.isfinite(found.x).all() or not np.isfinite(found.fun):
             raise InputError(
                 "no mode was found: the log density is not finite along the way from init. Start nearer to the bulk "
-                "(init=...), or pass the centre yourself: fokker.control_variates(centre=...)."
+                "(init=...), or pass what the mode is needed for: step_size=... to the kernel, or "
+                "fokker.control_variates(centre=...)."
             )
         theta = scale * found.x
     return unravel(jnp.asarray(theta, vector.dtype))

@@ -25,8 +25,8 @@ MAX_ENTRIES = 1 << 17  # of a matrix; larger ones keep the machine busy either w
 
 CONTROL = "jit pjit closed_call custom_jvp_call custom_vjp_call while cond scan"
 STRUCTURE = (
-    "broadcast_in_dim reshape squeeze expand_dims transpose rev concatenate split slice dynamic_slice dynamic_update_slice pad "
-    "iota copy select_n convert_element_type bitcast_convert_type stop_gradient"
+    "broadcast_in_dim reshape squeeze expand_dims transpose rev concatenate split slice dynamic_slice "
+    "dynamic_update_slice pad iota copy select_n convert_element_type bitcast_convert_type stop_gradient"
 )
 ELEMENTWISE = (
     "add add_any sub mul div rem neg abs sign max min clamp pow integer_pow square sqrt rsqrt cbrt exp exp2 expm1 log "
@@ -39,15 +39,19 @@ SUMS = frozenset(
 )
 
 
-def compiled(program: Callable[..., Any]) -> Callable[..., Any]:
-    """``jax.jit(program)``, as one function where the program qualifies. Decided by the first call, for all shapes."""
-    ordinary = jax.jit(program)
-    in_one = jax.jit(lambda *args: set_xla_metadata(ordinary(*args), xla_cpu_small_call="true", inlineable="false"))
+def compiled(program: Callable[..., Any], otherwise: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """``jax.jit(program)``, as one function where the program qualifies. Decided by the first call, for all shapes.
+
+    otherwise: a program that does the same, to be used where this one does not qualify.
+    """
+    traced = jax.jit(program)
+    in_one = jax.jit(lambda *args: set_xla_metadata(traced(*args), xla_cpu_small_call="true", inlineable="false"))
+    ordinary = traced if otherwise is None else jax.jit(otherwise)
     chosen: list[Callable[..., Any]] = []
 
     def call(*args: Any) -> Any:
         if not chosen:
-            simple = jax.default_backend() == "cpu" and qualifies(ordinary.trace(*args).jaxpr)
+            simple = jax.default_backend() == "cpu" and qualifies(traced.trace(*args).jaxpr)
             chosen.append(in_one if simple and _emits(in_one, args) else ordinary)
         return chosen[0](*args)
 
