@@ -1,0 +1,388 @@
+"""How fast the samplers are, and that they are right while fast: against BlackJAX, and against the loop without noise.
+
+Bayesian logistic regression, N = 100,000, d = 50, batch 100, float32, one core unless a row says two. Every ratio is
+the median over five rounds of the ratio within a round, contestants taking turns; compile time is left out and printed.
+``--quick`` takes a tenth of the rows, shorter turns, and the targets that its bars say.
+
+    python benchmarks/sampler_speed.py [--quick] [--only PART]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from _harness import Bar, Part, Row, rates, ratio, reading, run
+
+GATHER, CONTIGUOUS = "BlackJAX, gather", "BlackJAX, contiguous"
+
+WORST_OF_50 = 4.0  # standard errors: 50 coordinates of a right chain go beyond once in 300 runs
+
+BARS = (
+    # name, part, target, quick target
+    *(
+        bar
+        for method in ("SGLD", "SGNHT")
+        for bar in (
+            Bar(f"{method}, 1 chain / SGLD of {GATHER}", "rates", 4.0, 2.0),
+            Bar(f"{method}, 1 chain / SGLD of {CONTIGUOUS}", "rates", 1.9, 1.2),
+            Bar(f"{method}, 4 chains / SGLD of {GATHER}", "rates", 4.0),
+            Bar(f"{method}, 4 chains / SGLD of {CONTIGUOUS}", "rates", 1.3),
+            Bar(f"{method}, 4 chains, shared batch / SGLD of {CONTIGUOUS}", "rates", 1.6),
+        )
+    ),
+    Bar(f"SGLD, user-written density, 1 chain / SGLD of {GATHER}", "rates", 4.0),
+    Bar(f"SGLD, user-written density, 1 chain / SGLD of {CONTIGUOUS}", "rates", 1.9),
+    Bar(f"SGHMC, per gradient / SGHMC of {GATHER}", "rates", 1.6, 1.1),
+    Bar(f"SGHMC, per gradient / SGHMC of {CONTIGUOUS}", "rates", 1.3, 0.9),
+    Bar("SGLD / the loop without noise", "rates", 0.7, 0.5),
+    Bar("SGHMC / the loop without noise", "rates", 0.7, 0.5),
+    Bar("SGNHT / the loop without noise", "rates", 0.7, 0.5),
+    Bar("SGLD of BlackJAX: ESS", "accuracy", 4000),
+    *(
+        bar
+        for method in ("SGLD", "SGHMC", "SGNHT")
+        for bar in (
+            Bar(f"{method}: ESS", "accuracy", 4000, 4000),
+            Bar(
+                f"{method}: means against the law, standard errors", "accuracy", WORST_OF_50, WORST_OF_50, at_most=True
+            ),
+            Bar(f"{method}: sds against the law, standard errors", "accuracy", WORST_OF_50, WORST_OF_50, at_most=True),
+            Bar(f"{method}: error of the mean beyond BlackJAX's, sds", "accuracy", 0.05, at_most=True),
+            Bar(f"{method}: error of the sd beyond BlackJAX's, ratio", "accuracy", 0.03, at_most=True),
+        )
+    ),
+    Bar(f"ESS/s with control variates, 4 chains / {GATHER}", "ess", 3.0),
+    Bar("the driver's time over the compiled step's: thin = 10, one core", "driver", 1.05, 1.25, at_most=True),
+    Bar("the driver's time over the compiled step's: every draw stored, two cores", "stored", 1.05, at_most=True),
+    Bar("peak memory beyond the data, MB", "memory", 600, 600, at_most=True),
+    Bar("growth of peak memory from 100,000 to 1,000,000 stored draws, MB", "memory", 20, 20, at_most=True),
+)
+
+
+# --- gradients a second ---------------------------------------------------------------------------------------------
+
+
+def gradient_rates(quick: bool) -> Iterator[Row]:
+    import _logistic as logistic
+
+    p = logistic.problem(10_000 if quick else 100_000)
+    steps = 4_000 if quick else 20_000
+    target, peer, kernel = logistic.built_in(p), logistic.BlackJAX(p), logistic.kernels(p.size)
+
+    def ours(method: str, target: Any = target, **more: Any) -> Any:
+        return partial(logistic.ours, logistic.plan(target, kernel[method], **more), steps)
+
+    def theirs(method: str, feed: str, **more: Any) -> Any:
+        return partial(peer.work, method, feed, steps, **more)
+
+    makers: dict[str, Any] = {
+        "the loop without noise": partial(logistic.without_noise, p, steps),
+        "SGLD": ours("sgld"),
+        f"SGLD of {CONTIGUOUS}": theirs("sgld", "contiguous"),
+        f"SGLD of {GATHER}": theirs("sgld", "gather"),
+        "SGNHT": ours("sgnht"),
+        "SGHMC": ours("sghmc"),
+        f"SGHMC of {GATHER}": theirs("sghmc", "gather"),
+        f"SGHMC of {CONTIGUOUS}": theirs("sghmc", "contiguous"),
+    }
+    if not quick:
+        makers |= {
+            "SGLD, user-written density": ours("sgld", logistic.user_written(p)),
+            "SGLD, 4 chains": ours("sgld", chains=4),
+            "SGNHT, 4 chains": ours("sgnht", chains=4),
+            f"SGLD of {GATHER}, 4 chains": theirs("sgld", "gather", chains=4),
+            f"SGLD of {CONTIGUOUS}, 4 chains": theirs("sgld", "contiguous", chains=4),
+            "SGLD, 4 chains, shared batch": ours("sgld", chains=4, share_batches=True),
+            "SGNHT, 4 chains, shared batch": ours("sgnht", chains=4, share_batches=True),
+            f"SGLD of {CONTIGUOUS}, 4 chains, shared batch": theirs("sgld", "contiguous", chains=4, shared=True),
+            f"SGLD of {GATHER}, 4 chains, shared batch": theirs("sgld", "gather", chains=4, shared=True),
+            f"SGLD of {GATHER}, keys of kind rbg": theirs("sgld", "gather", impl="rbg"),
+            f"SGNHT of {GATHER}": theirs("sgnht", "gather"),
+            f"SGNHT of {CONTIGUOUS}": theirs("sgnht", "contiguous"),
+            "SGLD in NumPy, contiguous": partial(logistic.numpy_sgld, p, 1_000),
+            "SGLD of posteriors, contiguous": partial(logistic.posteriors_sgld, p, 200),
+        }
+    works, compiled = logistic.compile_each(makers)
+    rate = rates(works, 0.1 if quick else 0.3, 3 if quick else 5)
+    for name, values in rate.items():
+        yield reading(name, "rates", float(np.median(values)), "gradients/s", lowest=round(min(values)),
+                      highest=round(max(values)), compile_seconds=compiled[name])  # fmt: skip
+    for bar in BARS:
+        if bar.part == "rates" and (not quick or bar.quick is not None):
+            yield bar.row(ratio(*(rate[side] for side in _sides(bar.name))), quick)
+
+
+def _sides(name: str) -> tuple[str, str]:
+    """The two contestants of a bar's name."""
+    mine, theirs = name.split(" / ")
+    shape = "".join(word for word in (", 4 chains", ", shared batch") if word in mine)
+    return mine.removesuffix(", 1 chain").removesuffix(", per gradient"), theirs + shape
+
+
+# --- accuracy -------------------------------------------------------------------------------------------------------
+
+
+def accuracy(quick: bool) -> Iterator[Row]:
+    """One chain each on the Gaussian approximation, at the step where gradient noise is 0.4 of the injected noise."""
+    import jax
+    import jax.numpy as jnp
+    from _gaussian import at_mode, covariance, marginal_sds, thermostat
+    from _logistic import BATCH, BlackJAX, D, ours_draws, plan, problem
+    from blackjax.sgmcmc.gradients import grad_estimator
+
+    import fokker
+
+    p = problem(10_000 if quick else 100_000)
+    q = at_mode(p)
+    target = fokker.Target(q.log_prior, q.log_row, q.data, start=np.zeros(D, np.float32))
+    truth = np.sqrt(np.diag(np.linalg.inv(q.A)))
+    curvature = float(np.trace(q.A)) / D
+    eps = 0.8 * BATCH / p.size / curvature  # eps V / 2 = 0.4, as V is about N / n times the curvature
+    slow = 2 / (eps * curvature)  # autocorrelation time, steps
+    steps, burn, thin = int(5_500 * slow), int(5 * slow), max(1, int(slow / 20))
+    move, friction = (
+        (eps) ** 0.5,
+        1 / eps**0.5,
+    )  # of the second-order methods: move / friction = eps, move * friction = 1
+
+    def of_ours(kernel: Any) -> tuple[np.ndarray, Any]:
+        made = plan(target, kernel, thin=thin, draws=steps // thin, warmup=burn)
+        return ours_draws(made), made
+
+    def law(method: str, integrator: str, V: np.ndarray, epoch: int | None) -> np.ndarray:
+        if method == "sgld":
+            return marginal_sds(q.A, covariance(method, integrator, q.A, V, eps, 0.0, epoch))
+        if method == "sghmc":
+            return marginal_sds(q.A, covariance(method, integrator, q.A, V, move, friction, epoch))
+        xi = thermostat(q.A, V, move, friction, epoch)
+        return marginal_sds(q.A, covariance(method, integrator, q.A, V, move, xi, epoch, friction / xi))
+
+    errors = {}
+    if not quick:
+        peer = BlackJAX(p)
+        peer.data, peer.grad = tuple(jnp.asarray(a) for a in q.data), grad_estimator(q.log_prior, q.log_row, p.size)
+        run = peer.scan("sgld", "contiguous", 50_000, 1, False)
+        state, kept, key = jnp.zeros(D), [], jax.random.key(0)
+        for block in range((steps + burn) // 50_000 + 1):
+            state, draws = run(state, jax.random.fold_in(key, block), eps, 0.0, block * 50_000)
+            kept.append(np.asarray(draws[thin - 1 :: thin]))
+        score = _score(np.concatenate(kept)[burn // thin :])
+        errors["BlackJAX"] = score
+        yield BARS_BY_NAME["SGLD of BlackJAX: ESS"].row(score.ess.min())
+        yield _errors("SGLD of BlackJAX", score, truth)
+    settings = {
+        "SGLD": ("sgld", "", fokker.sgld(step_size=eps), {"step_size": eps}),
+        "SGHMC": ("sghmc", "symplectic", fokker.sghmc(step_size=move, friction=friction),
+                  {"step_size": move, "friction": friction}),
+        "SGNHT": ("sgnht", "aboba", fokker.sgnht(step_size=move, diffusion=friction, inertia=25 * eps),
+                  {"step_size": move, "diffusion": friction, "inertia": 25 * eps}),
+    }  # fmt: skip
+    for name, (method, integrator, kernel, said) in settings.items():
+        draws, made = of_ours(kernel)
+        score = _score(draws)
+        V = q.noise(made.batches.row_order())
+        expected = law(method, integrator, V, p.size // BATCH)
+        of_mean = np.abs(score.mean) / (expected / np.sqrt(score.ess))
+        of_sd = np.abs(score.sd / expected - 1) * np.sqrt(2 * score.ess_of_squares)
+        yield BARS_BY_NAME[f"{name}: ESS"].row(score.ess.min(), quick, steps=steps, **said)
+        yield BARS_BY_NAME[f"{name}: means against the law, standard errors"].row(of_mean.max(), quick)
+        yield BARS_BY_NAME[f"{name}: sds against the law, standard errors"].row(
+            of_sd.max(), quick, law=round(float(np.mean(expected / truth)), 4)
+        )
+        yield _errors(name, score, truth)
+        if not quick:
+            theirs = errors["BlackJAX"]
+            for what, mine, other in (
+                ("mean beyond BlackJAX's, sds", score.mean / truth, theirs.mean / truth),
+                ("sd beyond BlackJAX's, ratio", score.sd / truth - 1, theirs.sd / truth - 1),
+            ):
+                beyond = np.abs(mine).max() - np.abs(other).max()
+                yield BARS_BY_NAME[f"{name}: error of the {what}"].row(beyond)
+
+
+def _errors(name: str, score: Any, truth: np.ndarray) -> Row:
+    return reading(f"{name}: worst error of the sd", "accuracy", np.abs(score.sd / truth - 1).max(), "ratio",
+                   mean_sd_ratio=round(float(np.mean(score.sd / truth)), 4),
+                   worst_error_of_the_mean_in_sds=round(float(np.abs(score.mean / truth).max()), 4))  # fmt: skip
+
+
+class Score(NamedTuple):
+    """Of draws, by coordinate, (d,) each."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    ess: np.ndarray  # for the mean
+    ess_of_squares: np.ndarray  # for the sd
+
+
+def _score(draws: np.ndarray) -> Score:
+    """draws: ([chains,] draws, d)."""
+    from arviz_stats.base import array_stats
+
+    x = (draws if draws.ndim == 3 else draws[None]).astype(np.float64)
+    mean, sd = x.mean((0, 1)), x.std((0, 1))
+    ess = lambda v: np.array(
+        [float(array_stats.ess(v[..., c], chain_axis=0, draw_axis=1, method="mean")) for c in range(v.shape[-1])]
+    )
+    return Score(mean, sd, ess(x), ess((x - mean) ** 2))
+
+
+# --- effective draws a second ---------------------------------------------------------------------------------------
+
+
+def ess_rates(quick: bool) -> Iterator[Row]:
+    """Four chains with control variates around the mode, a batch of its own each, over a grid of settings.
+
+    All settings are looked at once; the fastest of those that pass are run in five interleaved rounds, where they have
+    to pass again with all draws together.
+    """
+    from _gaussian import at_mode
+    from _logistic import BlackJAX, Ours, built_in, plan, problem, weighted_laplace
+
+    import fokker
+
+    p = problem(100_000)
+    q = at_mode(p)
+    mean, sd = weighted_laplace(p, q.mode, q.A)
+    unit = (float(np.trace(q.A)) / len(q.A)) ** -0.5  # one over the frequency of the posterior
+    centred = fokker.control_variates(centre={"beta": q.mode.astype(np.float32)})
+    target, peer = built_in(p), BlackJAX(p, q.mode.astype(np.float32))
+    mine = {f"SGLD, step {e}": fokker.sgld(step_size=e * unit**2) for e in (0.1, 0.15, 0.2)} | {
+        f"SGHMC (baoab), step {e}, friction {c}":
+            fokker.sghmc(step_size=e * unit, friction=c / (e * unit), integrator="baoab")
+        for e in (0.4, 0.55, 0.7, 0.85) for c in (0.5, 1.0, 2.0)
+    }  # fmt: skip
+    theirs = [("sgld", e, 0.0, 1) for e in (0.05, 0.1, 0.15, 0.2)]
+    theirs += [("sghmc", e, c, length) for length in (2, 3, 5, 10) for e in (0.1, 0.2, 0.35, 0.5) for c in (0.01, 1.0)]
+    theirs += [("sgnht", e, c, 1) for e in (0.05, 0.1, 0.2) for c in (0.5, 2.0)]
+    runs: dict[str, dict[str, Any]] = {"fokker": {}, GATHER: {}, CONTIGUOUS: {}}
+    for name, kernel in mine.items():
+        runs["fokker"][name] = Ours(plan(target, kernel, gradient=centred, chains=4, thin=1,
+                                         init={"beta": q.mode.astype(np.float32)}), 20_000)  # fmt: skip
+    for method, e, c, length in theirs:
+        step_size = e * unit**2 if method == "sgld" else e * unit
+        name = f"{method.upper()}, step {e}" + (f", friction {c}" if method != "sgld" else "")
+        name += f", {length} steps" if method == "sghmc" else ""
+        for side, feed in ((GATHER, "gather"), (CONTIGUOUS, "contiguous")):
+            runs[side][name] = peer.drawing(method, feed, step_size, c / unit, length, 20_000, 4, q.mode)
+    finalists = {}
+    for side, contestants in runs.items():
+        seen = {}
+        for name, draw in contestants.items():
+            draw()  # compiles, and forgets the start
+            begun = time.perf_counter()
+            draws = draw()
+            seconds = time.perf_counter() - begun
+            score = _score(draws) if np.isfinite(draws).all() else None
+            if score is not None and _passes(score, mean, sd):
+                seen[name] = float(np.median(score.ess)) / seconds
+        best = sorted(seen, key=lambda name: -seen[name])[:2]
+        finalists[side] = {name: contestants[name] for name in best}
+        yield reading(f"settings looked at and passing, {side}", "ess", len(seen), "settings", of=len(contestants))
+    kept: dict[tuple[str, str], list[tuple[np.ndarray, float]]] = {}
+    for _ in range(5):
+        for side, contestants in finalists.items():
+            for name, draw in contestants.items():
+                begun = time.perf_counter()
+                draws = draw()
+                kept.setdefault((side, name), []).append((draws, time.perf_counter() - begun))
+    best_rate: dict[str, list[float]] = {}
+    for (side, name), rounds in kept.items():
+        pooled = _score(np.concatenate([draws for draws, _ in rounds], axis=1))
+        by_round = [float(np.median(_score(draws).ess)) / seconds for draws, seconds in rounds]
+        passing = _passes(pooled, mean, sd)
+        yield reading(f"ESS/s with control variates: {side}, {name}", "ess", float(np.median(by_round)), "ESS/s",
+                      passes=passing, worst_sd_ratio=round(_worst_ratio(pooled, sd), 4),
+                      worst_error_of_the_mean_in_sds=round(float(np.abs((pooled.mean - mean) / sd).max()), 4),
+                      ess=round(float(np.median(pooled.ess))))  # fmt: skip
+        if passing and np.median(by_round) > np.median(best_rate.get(side, [0.0])):
+            best_rate[side] = by_round
+    never = [float("nan")] * 5
+    against = lambda side: ratio(best_rate.get("fokker", never), best_rate.get(side, never))
+    yield BARS_BY_NAME[f"ESS/s with control variates, 4 chains / {GATHER}"].row(against(GATHER))
+    yield reading(f"ESS/s with control variates, 4 chains / {CONTIGUOUS}", "ess", against(CONTIGUOUS), "ratio")
+
+
+def _worst_ratio(score: Score, sd: np.ndarray) -> float:
+    ratios = score.sd / sd
+    return float(ratios[np.argmax(np.abs(np.log(ratios)))])
+
+
+def _passes(score: Score, mean: np.ndarray, sd: np.ndarray) -> bool:
+    return 0.93 <= _worst_ratio(score, sd) <= 1.07 and float(np.abs((score.mean - mean) / sd).max()) < 0.05
+
+
+# --- the driver -----------------------------------------------------------------------------------------------------
+
+
+def driver(quick: bool, stored: bool = False) -> Iterator[Row]:
+    """The whole loop of a run against its compiled blocks called one after the other, for as many steps."""
+    from _logistic import built_in, kernels, plan, problem
+    from _runs import alone, driven
+
+    from fokker.run.loop import Chains
+
+    p = problem(10_000 if quick else 100_000)
+    draws = (30_000 if quick else 60_000) * (10 if stored else 1)
+    name = "every draw stored, two cores" if stored else "thin = 10, one core"
+    os.environ["FORCE_COLOR"] = "1"  # the progress line is drawn as on a terminal
+    worst, part = [], "stored" if stored else "driver"
+    for method in ("sgld", "sghmc"):
+        made = plan(built_in(p), kernels(p.size)[method], thin=1 if stored else 10, draws=draws)
+        chains = Chains(made)
+        alone(chains)
+        ratios = []
+        for _ in range(3 if quick else 5):
+            bare = alone(chains)
+            with tempfile.TemporaryDirectory() as folder:
+                whole, shown = driven(chains, Path(folder) / "run.zarr" if stored else None)
+            ratios.append(whole / bare)
+        worst.append(float(np.median(ratios)))
+        yield reading(f"the driver's time over the compiled step's: {method.upper()}, {name}", part, worst[-1], "ratio",
+                      steps_a_second=round(draws * made.thin / whole), characters_of_progress=shown)  # fmt: skip
+    yield BARS_BY_NAME[f"the driver's time over the compiled step's: {name}"].row(max(worst), quick)
+
+
+def stored(quick: bool) -> Iterator[Row]:
+    yield from driver(quick, stored=True)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def memory(quick: bool) -> Iterator[Row]:
+    """Two processes that differ in the number of draws they store."""
+    size = 10_000 if quick else 100_000
+    peak, data = {}, size * 51 * 4
+    for draws in (100_000, 1_000_000):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, str(Path(__file__).with_name("_runs.py")), str(size), str(draws), folder]
+            child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        peak[draws] = float(child.stdout)
+        yield reading(f"peak memory, {draws:,} draws stored", "memory", peak[draws] / 1e6, "MB", data=data / 1e6)
+    yield BARS_BY_NAME["peak memory beyond the data, MB"].row((max(peak.values()) - data) / 1e6, quick)
+    growth = (peak[1_000_000] - peak[100_000]) / 1e6
+    yield BARS_BY_NAME["growth of peak memory from 100,000 to 1,000,000 stored draws, MB"].row(growth, quick)
+
+
+BARS_BY_NAME = {bar.name: bar for bar in BARS}
+PARTS = {
+    "rates": Part(gradient_rates),
+    "accuracy": Part(accuracy),
+    "ess": Part(ess_rates, in_quick=False),
+    "driver": Part(driver),
+    "stored": Part(stored, cores=2, in_quick=False),
+    "memory": Part(memory),
+}
+
+if __name__ == "__main__":
+    run("sampler_speed", __doc__.splitlines()[0], BARS, PARTS)
