@@ -327,7 +327,7 @@ def test_an_iterator_needs_a_step_size():
 
 
 def test_rows_on_disk_are_tuned_like_rows_in_memory(tmp_path):
-    target, truth = gaussian_rows((1.0, 3.0))
+    target, _ = gaussian_rows((1.0, 3.0))
     for name, leaf in target.data.items():
         np.save(tmp_path / f"{name}.npy", leaf)
     kept = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in target.data}
