@@ -2,9 +2,9 @@
 
 There every constant-step kernel is an affine map z+ = M z + F noise, z = (theta, r). M and F are read off the kernel's
 own step by differentiation, gradient noise included, and the stationary covariance P = M P M^T + F F^T follows without
-simulation. Batches without replacement have noise e_t whose covariance with e_{t-k} is -(1 - k/E) / (E - 1) times its
-own within an epoch of E batches; the same equation then holds with F F^T + M S + (M S)^T for F F^T, where
-S = sum_k cov_k M^{k-1}.
+simulation. Batches without replacement have noise whose covariance with that of another step of the same epoch of E
+batches is -1 / (E - 1) times its own; the law then depends on how far in its epoch a draw is kept
+(``_law_within_epoch``), which matters where ``thin`` has a divisor in common with E.
 
 Kernels that are not linear are replaced by the linear one they amount to near the mean (``linear_kernel``): SGNHT by
 SGHMC with the friction at which its thermostat settles, SGRLD and SGRHMC by a constant metric, pSGLD by the
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 STREAMS, GRADIENT_STREAM = 4, 3  # of normals; kernels use the first three
 LARGEST = 200  # dimensions for which the equation is solved
+MOST_PHASES = 100  # of an epoch that are averaged over
 
 
 class Law(NamedTuple):
@@ -83,6 +84,21 @@ class Noise(NamedTuple):
 LINEAR = (sgld, sghmc, psgld, sgfs, sgnht, sgrld, sgrhmc)  # kernels that ``linear_kernel`` knows
 
 
+class Epochs(NamedTuple):
+    """Batches without replacement, and when the run kept its draws."""
+
+    batches: int  # of an epoch
+    phases: np.ndarray  # steps of its epoch that have been made when a draw is kept, one of each
+
+    @classmethod
+    def of(cls, plan: Plan) -> Epochs | None:
+        if plan.batches is None or plan.batches.order != "epochs":
+            return None
+        E = plan.batches.size // plan.batches.batch_size
+        phases = np.unique((plan.warmup + plan.thin * np.arange(1, min(plan.draws, E) + 1)) % E)
+        return cls(E, phases[:: -(-len(phases) // MOST_PHASES)])
+
+
 class Laws(NamedTuple):
     """What gradient noise does on the Gaussian approximation of the posterior."""
 
@@ -90,7 +106,7 @@ class Laws(NamedTuple):
     left: float | None  # the part of V that is not compensated, as a share of its trace; None without compensation
     chain: Law | None  # None where there are too many parameters
     noiseless: Law | None  # of the same kernel with full-data gradients; of the posterior for sgfs, which needs noise
-    epoch: int | None  # batches of an epoch without replacement; None for independent ones
+    epochs: Epochs | None  # None for independent batches
 
 
 def gaussian_laws(plan: Plan, eps: float, precision: np.ndarray, mean: np.ndarray, measured: Measured | None) -> Laws:
@@ -107,13 +123,13 @@ def gaussian_laws(plan: Plan, eps: float, precision: np.ndarray, mean: np.ndarra
     left = None
     if known is not None:
         left = float(1 - np.trace(np.asarray(as_dense(known, d), float)) / np.trace(V))
-    epoch = size // plan.batches.batch_size if plan.batches is not None and plan.batches.order == "epochs" else None
+    epochs = Epochs.of(plan)
     if d > LARGEST:
-        return Laws(shares, left, None, None, epoch)
-    chain = gaussian_law(linear, precision, V, taken, epoch)
+        return Laws(shares, left, None, None, epochs)
+    chain = gaussian_law(linear, precision, V, taken, epochs)
     if isinstance(linear, sgfs):
-        return Laws(shares, left, chain, Law(np.linalg.inv(precision), None, 0.0), epoch)
-    return Laws(shares, left, chain, gaussian_law(still, precision, 0 * V, None), epoch)
+        return Laws(shares, left, chain, Law(np.linalg.inv(precision), None, 0.0), epochs)
+    return Laws(shares, left, chain, gaussian_law(still, precision, 0 * V), epochs)
 
 
 def linear_kernel(plan: Plan, step_size: float, at: np.ndarray, noise: Noise) -> tuple[Any, Any]:
@@ -178,23 +194,61 @@ def friction_of(linear: Any, d: int) -> np.ndarray:
     return np.asarray(as_dense(jnp.asarray(value), d), float)
 
 
-def gaussian_law(linear: Any, precision: np.ndarray, V: np.ndarray, known: Any, epoch: int | None = None) -> Law:
-    """The law of a linear kernel on exp(-theta^T precision theta / 2); epoch: E batches without replacement."""
+def gaussian_law(
+    linear: Any, precision: np.ndarray, V: np.ndarray, known: Any = None, epochs: Epochs | None = None
+) -> Law:
+    """The law of a linear kernel on exp(-theta^T precision theta / 2), with gradient noise V and its estimate known."""
     d = len(precision)
     with jax.enable_x64(True):
         step = _Step.of(linear, precision, V, known)
         M, F = step.matrices()
-        roots, modes = np.linalg.eig(M)
-        radius = float(np.abs(roots).max())
+        radius = float(np.abs(np.linalg.eigvals(M)).max())
         if radius >= 1:
             return Law(np.full((d, d), np.inf), np.inf, radius)
-        memory = np.zeros((len(M), d))  # Cov(z, eta), eta the normals of the gradient that the next step will use
-        if epoch is not None and epoch > 1:
-            memory = ((modes * _epoch_sum(roots, epoch)) @ np.linalg.inv(modes)).real @ F[:, GRADIENT_STREAM]
-        cross = M @ memory @ F[:, GRADIENT_STREAM].T
-        every = F.reshape(len(M), -1)
-        P = solve_discrete_lyapunov(M, every @ every.T + cross + cross.T)
-        return Law(P[:d, :d], step.mean_kinetic(P, memory), radius)
+        if epochs is None or epochs.batches == 1:
+            P = solve_discrete_lyapunov(M, np.einsum("isk,jsk->ij", F, F))
+            return Law(P[:d, :d], step.mean_kinetic(P, np.zeros((len(M), d))), radius)
+        at = _law_within_epoch(M, F, epochs.batches)
+        P = np.mean([at(phase)[0] for phase in epochs.phases], axis=0)
+        before = [at((phase - 1) % epochs.batches) for phase in epochs.phases]  # where the last step came from
+        kinetic = step.mean_kinetic(*(np.mean(parts, axis=0) for parts in zip(*before, strict=True)))
+        return Law(P[:d, :d], kinetic, radius)
+
+
+def _law_within_epoch(M: np.ndarray, F: np.ndarray, E: int) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
+    """phase -> Cov(z) and Cov(z, eta) with the next batch's normals eta, after so many steps of an epoch of E batches.
+
+    After p steps Cov(z, eta) = S_p F_g, S_p = c sum_{k < p} M^k, c = -1 / (E - 1), and
+
+        P_{p+1} = M P_p M^T + F F^T + M S_p G + (M S_p G)^T,    G = F_g F_g^T,    P_E = P_0.
+
+    Where M is diagonal all sums are geometric.
+    """
+    roots, modes = np.linalg.eig(M)
+    roots = np.where(np.abs(roots) < 1e-12, 1e-12, roots)
+    back, c = np.linalg.inv(modes), -1 / (E - 1)
+    F = np.einsum("ij,jsk->isk", back, F)
+    F_g = F[:, GRADIENT_STREAM]
+    G = F_g @ F_g.conj().T
+    left, right = roots[:, None], roots.conj()[None]
+    both = left * right
+    alpha = c * roots / (1 - roots)
+    constant = np.einsum("isk,jsk->ij", F, F.conj()) + (alpha[:, None] + alpha.conj()) * G
+
+    def since_start(p: int) -> np.ndarray:
+        """What the noise of the epoch's first p steps has become."""
+        fading = alpha[:, None] * (left**p - both**p) / (left - both)
+        fading = fading + alpha.conj() * (right**p - both**p) / (right - both)
+        return constant * (1 - both**p) / (1 - both) - G * fading
+
+    P_0 = since_start(E) / (1 - both**E)
+
+    def at(phase: int) -> tuple[np.ndarray, np.ndarray]:
+        P = both**phase * P_0 + since_start(phase)
+        memory = (c * (1 - roots**phase) / (1 - roots))[:, None] * F_g
+        return (modes @ P @ modes.conj().T).real, (modes @ memory).real
+
+    return at
 
 
 class _Step(NamedTuple):
@@ -251,10 +305,3 @@ def _widened(linear: Any) -> Any:
     arrays = {f.name: getattr(linear, f.name) for f in dataclasses.fields(linear)}
     wide = {name: np.asarray(value, float) for name, value in arrays.items() if hasattr(value, "dtype")}
     return dataclasses.replace(linear, **wide)
-
-
-def _epoch_sum(root: np.ndarray, E: int) -> np.ndarray:
-    """sum over k = 1 .. E - 1 of -(1 - k/E) / (E - 1) root^(k-1)."""
-    k = np.arange(1, E)
-    weights = -(1 - k / E) / (E - 1)
-    return np.array([(weights * r ** (k - 1)).sum() for r in root])

@@ -163,7 +163,7 @@ def _gradient_noise(plan: Plan, x: Draws, laws: Laws | None) -> Iterator[Finding
         errors = np.sqrt(np.diag(laws.chain.covariance) / np.diag(laws.noiseless.covariance)) - 1
         i = int(np.argmax(np.abs(errors)))
         verdict = grade(abs(errors[i]), SD)
-        order = "independent batches" if laws.epoch is None else f"epochs of {laws.epoch} batches without replacement"
+        order = "independent batches" if laws.epochs is None else f"epochs of {laws.epochs.batches} batches"
         say = f"What it does to the sd by the law of the linearised chain ({order}), at {x.names[i]}."
         yield Finding(name, float(errors[i]), SD[0], verdict, say + (CURE if verdict != "ok" else ""))
 
