@@ -51,13 +51,16 @@ class Batches:
         if self.order == "independent":
             return random.integers(key, t, np.zeros_like(t), self.size).astype(np.int32)
         per_epoch = self.size // self.batch_size
-        epoch, position = np.divmod(t, per_epoch)
+        epoch = t // per_epoch  # quotients by one number are many times as fast as remainders
+        position = t - epoch * per_epoch
         epochs = np.arange(epoch[0], epoch[-1] + 1, dtype=np.int64)
         offset = random.integers(key, epochs, np.zeros_like(epochs), self.size)
         stride = random.integers(key, epochs, np.ones_like(epochs), per_epoch)
         coprime = np.array([_coprime_from(int(s), per_epoch) for s in stride], dtype=np.int64)
-        window = coprime[epoch - epochs[0]] * position % per_epoch
-        return ((offset[epoch - epochs[0]] + self.batch_size * window) % self.size).astype(np.int32)
+        epoch -= epochs[0]
+        turn = coprime[epoch] * position
+        start = offset[epoch] + self.batch_size * (turn - turn // per_epoch * per_epoch)
+        return (start - self.size * (start >= self.size)).astype(np.int32)
 
 
 def _coprime_from(start: int, modulus: int) -> int:

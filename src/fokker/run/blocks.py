@@ -22,6 +22,7 @@ from fokker.sgmcmc.kernel import Bound
 
 MAX_STEPS = 65_536  # of one call; bounds the table of batch starts
 MAX_DRAW_BYTES = 1 << 24  # of the buffer of kept positions
+ONE_BY_ONE = 8  # chains that share batches and are faster one after the other than vmapped
 MAX_BATCH_BYTES = 1 << 24  # of streamed batches that one call may use
 
 
@@ -58,21 +59,34 @@ def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) 
     """advance(state, words, first, draws, thin, data, index) -> Block, compiled once for all lengths.
 
     words: (2,) of the chain; first: iteration of the first step; draws * thin steps are made, draws <= capacity.
-    With ``chains`` the state and words have a leading axis of that length, and all chains share the batches.
+    With ``chains`` the state and words have a leading axis of that length, and all chains share the batches: a few
+    move one after the other, many in one vmapped step (docs/adr/0002-kernels-gradients-and-blocks.md).
 
     The inner loop carries nothing but the state; what is kept is looked at outside it, where the method allows that.
     """
+
+    if chains is None:
+        return one_kernel.compiled(_advance(bound, feed, capacity, lambda one, *of_chains: one(*of_chains)))
+    vmapped = _advance(bound, feed, capacity, lambda one, *of_chains: jax.vmap(one)(*of_chains))
+    if chains > ONE_BY_ONE:
+        return jax.jit(vmapped)
+    in_turn = _advance(bound, feed, capacity, lambda one, *of_chains: jax.lax.map(lambda c: one(*c), of_chains))
+    return one_kernel.compiled(in_turn, otherwise=vmapped)
+
+
+def _advance(bound: Bound, feed: Feed, capacity: int, over_chains: Callable[..., Any]) -> Callable[..., Block]:
+    """The program; ``over_chains(f, *arrays)`` says how a function of one chain acts on all of them."""
 
     def one_step(words: Array, iteration: Array, state: Any, batch: Any) -> tuple[Any, Any]:
         def one(words: Array, state: Any) -> tuple[Any, Any]:
             state, info = bound.step(Key(words, iteration), state, batch)
             return state, scalars(info)
 
-        return one(words, state) if chains is None else jax.vmap(one)(words, state)
+        return over_chains(one, words, state)
 
     def observe(state: Any) -> Any:
         assert bound.observe is not None
-        return bound.observe(state) if chains is None else jax.vmap(bound.observe)(state)
+        return over_chains(bound.observe, state)
 
     def advance(state: Any, words: Array, first: Array, draws: Array, thin: Array, data: Any, index: Array) -> Block:
         def step(i: Array, state: Any) -> tuple[Any, Any]:
@@ -98,7 +112,7 @@ def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) 
         positions = jnp.zeros((capacity, *state.position.shape), state.position.dtype)
         return Block(*jax.lax.fori_loop(0, draws, draw, (state, positions, infos)))
 
-    return jax.jit(advance) if chains is not None else one_kernel.compiled(advance)
+    return advance
 
 
 def scalars(info: Any) -> dict[str, Array]:

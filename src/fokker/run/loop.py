@@ -1,7 +1,8 @@
 """The one loop: advances every chain block by block, hands draws to the store and to the progress line.
 
-Between blocks happen storage, checkpoints, health checks and progress; inside, only compiled steps. On a CPU every
-chain runs its own program, chains on threads; with shared batches all chains run in one vmapped program.
+Between blocks happen storage, checkpoints, health checks and progress; inside, only compiled steps. The next block is
+begun before that work on the last one, which then costs no time where a core is free for it. On a CPU every chain runs
+its own program, chains on threads; with shared batches all chains run in one program.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -40,8 +41,18 @@ class Advance(NamedTuple):
 class Sink(Protocol):
     """Where draws go: memory or a store."""
 
+    chunk: int  # draws that are best handed over without crossing a multiple of it
+
     def append(self, draws: Advance, chains: Chains) -> None: ...
-    def until_chunk_end(self) -> int: ...
+
+
+class _Begun(NamedTuple):
+    """A round of blocks that the threads are working on."""
+
+    before: list[Any]  # states
+    draws: int
+    thin: int
+    blocks: list[Future[blocks.Block]]
 
 
 @dataclass
@@ -81,15 +92,9 @@ class Chains:
         self._advance = blocks.program(self._bound, feed, self.capacity, group)
         self._words = [jnp.asarray(random.chain_words(plan.seed, c)) for c in range(plan.chains)]
         self._stacked = jnp.stack(self._words)
-        self._workers = (
-            1
-            if group
-            else min(
-                plan.chains,
-                len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            )
-        )
-        self._pool = ThreadPoolExecutor(self._workers) if self._workers > 1 else None
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(1 if group else min(plan.chains, cores))
+        self._ahead: _Begun | None = None
         self._no_index = jnp.zeros(1, jnp.int32)
         inits = [
             self._bound.init(
@@ -107,40 +112,59 @@ class Chains:
     def close(self) -> None:
         for slabs in self._slabs.values():
             slabs.close()
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._pool.shutdown(cancel_futures=True)
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
     def skip(self, steps: int) -> None:
         """Advance all chains by a number of steps without keeping anything."""
         while steps > 0:
-            now = min(steps, self._room())
+            now = min(steps, self._room(self.iteration))
             self._round(1, now)
             steps -= now
 
-    def draw(self, count: int) -> Advance:
-        """Advance by at most ``count`` draws, ``thin`` steps each; none come back while a cycle explores."""
+    def draw(self, count: int, then: int = 0) -> Advance:
+        """Advance by at most ``count`` draws, ``thin`` steps each; none come back while a cycle explores.
+
+        ``then``: draws that will be asked for next. They are begun before the present ones are looked at.
+        """
         thin = self.plan.thin
-        if thin > self._room():
+        if thin > self._room(self.iteration):
             self.skip(thin - 1)
             return self._collect(*self._round(1, 1), thin=1)
-        return self._collect(*self._round(min(count, self.capacity, self._room() // thin), thin), thin=thin)
+        return self._collect(*self._round(self._fitting(count, self.iteration), thin, then), thin=thin)
 
-    def _room(self) -> int:
+    def _fitting(self, count: int, first: int) -> int:
+        """Draws that one call makes when it is asked for ``count`` from iteration ``first`` on."""
+        return min(count, self.capacity, self._room(first) // self.plan.thin)
+
+    def _room(self, first: int) -> int:
         """Steps that one call may make: to the end of its table of batches, of its slab, to the next refresh."""
         room = self._max_steps
         if self.plan.source is not None:
-            room -= self.iteration % self._max_steps
+            room -= first % self._max_steps
         if self._gradient is not None and self._gradient.refresh_every is not None:
-            room = min(room, self._gradient.refresh_every - self.iteration % self._gradient.refresh_every)
+            room = min(room, self._gradient.refresh_every - first % self._gradient.refresh_every)
         return room
 
-    def _round(self, draws: int, thin: int) -> tuple[list[blocks.Block], list[Any], int]:
+    def _round(self, draws: int, thin: int, then: int = 0) -> tuple[list[blocks.Block], list[Any], int]:
         """One call of the program for every chain; gives blocks, the states before, and the draws asked for."""
-        before, first = self.states, self.iteration
-        units = range(len(self.states))
+        before, first, ahead = self.states, self.iteration, self._ahead
+        if ahead is None or ahead.before is not before or (ahead.draws, ahead.thin) != (draws, thin):
+            self._drop_ahead()
+            ahead = self._begin(before, first, draws, thin)
+        done = [block.result() for block in ahead.blocks]
+        states, end = [block.state for block in done], first + draws * thin
+        # A source gives its batches in order, and a refresh changes the states: nothing is begun before these.
+        alone = self.plan.source is not None or self._refresh_is_due(end)
+        follow = 0 if alone else self._fitting(then, end)
+        self._ahead = self._begin(states, end, follow, thin) if follow > 0 else None
+        self._check_finite(done, before, first, draws, thin)
+        self.states, self.iteration = states, end
+        self._refresh()
+        return done, before, draws
 
+    def _begin(self, before: list[Any], first: int, draws: int, thin: int) -> _Begun:
         def run(unit: int) -> blocks.Block:
             with precision(self.plan.dtype):  # which JAX keeps by thread
                 data, index = self._feed(unit, first, draws * thin)
@@ -150,12 +174,13 @@ class Chains:
                 )
                 return jax.block_until_ready(block)
 
-        done = list(self._pool.map(run, units)) if self._pool is not None else [run(u) for u in units]
-        self._check_finite(done, before, first, draws, thin)
-        self.states = [block.state for block in done]
-        self.iteration += draws * thin
-        self._refresh()
-        return done, before, draws
+        return _Begun(before, draws, thin, [self._pool.submit(run, unit) for unit in range(len(before))])
+
+    def _drop_ahead(self) -> None:
+        """Forget a round that was begun and is not wanted after all."""
+        if self._ahead is not None:
+            wait(self._ahead.blocks)
+            self._ahead = None
 
     def _collect(self, done: list[blocks.Block], before: list[Any], draws: int, *, thin: int) -> Advance:
         shared = self.plan.share_batches
@@ -194,17 +219,22 @@ class Chains:
 
     def _refresh(self) -> None:
         """Give the gradient estimator its pass over all data, if one is due now."""
+        if not self._refresh_is_due(self.iteration):
+            return
         gradient = self._gradient
-        if gradient is None or gradient.refresh is None or gradient.refresh_every is None:
-            return
-        if self.iteration == 0 or self.iteration % gradient.refresh_every:
-            return
+        assert gradient is not None and gradient.refresh is not None
         if self.plan.share_batches:
             each = [jax.tree.map(lambda leaf, c=c: leaf[c], self.states[0]) for c in range(self.plan.chains)]
             fresh = [s._replace(aux=gradient.refresh(s.position, s.aux)) for s in each]
             self.states = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *fresh)]
         else:
             self.states = [s._replace(aux=gradient.refresh(s.position, s.aux)) for s in self.states]
+
+    def _refresh_is_due(self, iteration: int) -> bool:
+        gradient = self._gradient
+        if gradient is None or gradient.refresh is None or gradient.refresh_every is None:
+            return False
+        return iteration > 0 and iteration % gradient.refresh_every == 0
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -219,6 +249,7 @@ class Chains:
 
     def restore(self, leaves: list[np.ndarray], iteration: int, source_state: dict[str, Any]) -> None:
         """Continue from a checkpoint of an equal plan."""
+        self._drop_ahead()
         for slabs in self._slabs.values():
             slabs.close()
         self._slabs = {}
@@ -235,8 +266,8 @@ class Chains:
             return
         good = []  # draws of each block before the first that is not finite
         for block in done:
-            finite = np.isfinite(np.asarray(block.positions)[:draws]).reshape(draws, -1).all(axis=1)
-            good.append(draws if finite.all() else int(np.argmin(finite)))
+            finite = np.isfinite(np.asarray(block.positions)[:draws])
+            good.append(draws if finite.all() else int(np.argmin(finite.reshape(draws, -1).all(axis=1))))
         unit = int(np.argmin(good))
         if good[unit] < draws:
             raise _Diverged(unit, good[unit], before, first, thin)
@@ -324,19 +355,27 @@ def run_loop(
     """Warm-up where needed, then draws until the plan's number is kept. Gives "complete" or "interrupted"."""
     plan = chains.plan
     pace = _Pace()
+
+    def wanted(done: int) -> int:
+        """Draws of the next round: to the end of a chunk, of the buffer, or about BLOCK_SECONDS of them."""
+        return min(plan.draws - done, sink.chunk - done % sink.chunk, chains.capacity, max(1, pace.steps // plan.thin))
+
     try:
         while done == 0 and chains.iteration < plan.warmup:
             started, now = time.perf_counter(), min(plan.warmup - chains.iteration, pace.steps)
             chains.skip(now)
             pace.made(now, time.perf_counter() - started)
             report("warm-up", chains.iteration, chains, None)
+        count = wanted(done)
         while done < plan.draws:
             started, before = time.perf_counter(), chains.iteration
-            got = chains.draw(min(plan.draws - done, sink.until_chunk_end(), max(1, pace.steps // plan.thin)))
+            then = wanted(done + count)
+            got = chains.draw(count, then)
             _check_compensation(got, plan)
             if kept := got.positions.shape[1]:
                 sink.append(got, chains)
             done += kept
+            count = then or wanted(done)
             pace.made(chains.iteration - before, time.perf_counter() - started)
             report("draws", done, chains, got)
     except KeyboardInterrupt:

@@ -23,6 +23,7 @@ from fokker.run.gradients import control_variates, minibatch
 from fokker.run.layout import Layout, layout
 from fokker.sgmcmc.kernel import Gradient, Kernel
 from fokker.sgmcmc.sghmc import sghmc
+from fokker.sgmcmc.sgnht import sgnht
 
 if TYPE_CHECKING:
     from fokker.target import Target
@@ -217,7 +218,8 @@ def make_plan(
             raise InputError(f"{type(kernel).__name__} uses all rows in every step; leave batch_size out.")
         if not full_data:
             batch_size = min(size, max(100, size // 1000)) if batch_size is None else batch_size
-            order = batches or ("epochs" if gradient.noise == "none" else "independent")
+            white = gradient.noise != "none" or isinstance(kernel, sgnht)  # a thermostat, too, takes noise for white
+            order = batches or ("independent" if white else "epochs")
             windows = Batches(size, batch_size, int(seed), order)
     flat = dataclasses.replace(target, data=data).ravelled(lay.unravel)
     if isinstance(gradient, control_variates) and gradient.centre is not None:

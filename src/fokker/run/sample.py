@@ -226,9 +226,7 @@ class _Memory:
         self._plan = plan
         self._positions: list[np.ndarray] = []
         self._info: list[dict[str, np.ndarray]] = []
-
-    def until_chunk_end(self) -> int:
-        return self._plan.draws
+        self.chunk = plan.draws
 
     def append(self, draws: Advance, chains: Chains) -> None:
         self._positions.append(draws.positions)
@@ -247,9 +245,7 @@ class _ToStore:
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self._plan, self._store = plan, store
-
-    def until_chunk_end(self) -> int:
-        return self._store.until_chunk_end()
+        self.chunk = store.chunk
 
     def append(self, draws: Advance, chains: Chains) -> None:
         self._store.append(
