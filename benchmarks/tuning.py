@@ -320,7 +320,7 @@ class Tuned:
 
 def tuned(posterior: Posterior, method: str, seed: int) -> Tuned:
     begun = time.perf_counter()
-    plan, chosen = tune(plan_of(posterior, method, seed, 20_000, 10), lambda text: None)
+    plan, chosen = tune(plan_of(posterior, method, seed, 20_000, 10), lambda text, keep=False: None)
     return Tuned(chosen["kernel"], plan.starts, chosen["why"], time.perf_counter() - begun)
 
 

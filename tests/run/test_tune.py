@@ -17,6 +17,7 @@ from fokker.run.local_shape import Shape, directions
 from fokker.run.loop import Chains
 from fokker.run.mode import find_mode
 from fokker.run.plan import Plan, make_plan
+from fokker.run.progress import Progress
 from fokker.run.sample import resume, sample
 from fokker.run.tune import BUDGET, LOUD, tune
 from fokker.sgmcmc.hmc import hmc
@@ -31,7 +32,7 @@ METHODS = [
 KERNELS = {"sgld": sgld, "sghmc": sghmc, "sgnht": sgnht}
 
 
-def silent(text: str) -> None:
+def silent(text: str, keep: bool = False) -> None:
     pass
 
 
@@ -272,13 +273,20 @@ def test_a_saddle_is_left():
     np.testing.assert_allclose(drawn, np.sqrt(3.25), rtol=0.1)
 
 
-def test_the_choice_is_told_in_words():
+def test_the_choice_is_told_in_words(capsys):
     target, _ = gaussian_rows((1.0, 3.0))
-    words = tune(a_plan(target, sghmc(), draws=300), silent)[1]["why"]["words"]
+    run = sample(target, sghmc(), draws=300, batch_size=100, progress=False)
+    words = run.settings["chosen"]["why"]["words"]
+    assert all(w in str(run) for w in words)
     assert words[0].startswith("sghmc: step size 0.")
     assert any("chance alone" in w for w in words)
     assert any("raise thin=" in w for w in words)
     assert any("control_variates()" in w for w in words)
+    assert not capsys.readouterr().out
+    with Progress() as bar:
+        bar.note("looking")
+        bar.note(words[0], keep=True)
+    assert words[0][:40] in capsys.readouterr().out
 
 
 def test_a_step_too_large_for_the_posterior_is_cut(monkeypatch):

@@ -53,9 +53,12 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def note(self, text: str) -> None:
-        """Say what is being done before the draws begin."""
+    def note(self, text: str, keep: bool = False) -> None:
+        """Say what is being done before the draws begin; with ``keep`` on a line of its own that stays."""
         if self._bar is None:
+            return
+        if keep:
+            self._bar.console.print(text, markup=False, highlight=False)
             return
         if "note" not in self._tasks:
             self._tasks["note"] = self._bar.add_task("preparing", total=None, count="", note=text)

@@ -122,6 +122,10 @@ class Run:
         )
         return f"<fokker.Run {self.state}: {sizes['chain']} chains x {sizes['draw']} draws of {variables}>"
 
+    def __str__(self) -> str:
+        """And in words what the run chose itself."""
+        return "\n".join([repr(self), *self.settings.get("chosen", {}).get("why", {}).get("words", [])])
+
 
 def dataset(variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> xr.Dataset:
     """Arrays (chain, draw, *shape) with their names and coordinates."""

@@ -33,8 +33,10 @@ ROUNDS = 5
 WORTHY = 400  # ESS below which the run's length is remarked on
 
 
-def tune(plan: Plan, note: Callable[[str], None]) -> tuple[Plan, dict[str, Any]]:
+def tune(plan: Plan, note: Callable[..., None]) -> tuple[Plan, dict[str, Any]]:
     """The plan with its kernel's open settings chosen, and what was chosen and why, as JSON.
+
+    note(text, keep=False) is told what is being done; with ``keep``, what was found.
 
     ``chosen["kernel"]`` holds the kernel's new fields, ``chosen["starts"]`` the starts if they were moved, both enough
     to rebuild the plan; ``chosen["why"]`` the evidence, ``chosen["why"]["words"]`` in sentences. Settings of the kernel
@@ -53,6 +55,8 @@ def tune(plan: Plan, note: Callable[[str], None]) -> tuple[Plan, dict[str, Any]]
     tuned = dataclasses.replace(plan, kernel=_with(plan.kernel, fields))
     chosen: dict[str, Any] = {"kernel": fields, "why": _evidence(shape, settings, pilots)}
     chosen["why"] |= _words(tuned, problem, settings, pilots, shape)
+    for sentence in chosen["why"]["words"]:
+        note(sentence, keep=True)
     if all((start == plan.starts[0]).all() for start in plan.starts[1:]):
         tuned = dataclasses.replace(tuned, starts=starts_near(plan, shape, plan.chains, plan.seed))
         chosen["starts"] = [[float(v) for v in start] for start in tuned.starts]
