@@ -27,7 +27,7 @@ class Discrepancy(NamedTuple):
     p_value: float
     noise: float  # sd of ``squared`` if the law were right
     as_sd_error: float  # the common relative error of the sd of a Gaussian law that has this KSD
-    detectable: float  # the smallest such error that these draws would show (at 1 %)
+    detectable: float  # the smallest such error that these draws would show
 
 
 def discrepancy(draws: np.ndarray, gradients: np.ndarray, correlated: int, seed: int) -> Discrepancy:

@@ -12,6 +12,7 @@ from fokker.run.audit.ksd import discrepancy
 from fokker.run.audit.other_modes import search_modes
 from fokker.run.audit.score import Score, full_gradients, score_identities, spread_out
 from fokker.run.audit.verdict import (
+    FALSE_ALARMS,
     KSD,
     MEAN,
     MODE,
@@ -104,10 +105,10 @@ def stein_discrepancy(x: Draws, where: np.ndarray, gradients: np.ndarray, seed: 
     if n < 2 * d + 20 or not np.isfinite(gradients).all():
         return missing(name, f"{n} gradients are too few in {d} dimensions.")
     order = np.lexsort((where[:, 1], where[:, 0]))
-    correlated = max(1, int(np.ceil(n / max(ess, 2.0))))
+    correlated = max(1, int(np.ceil(2 * n / max(ess, 2.0) - 1)))  # one for independent draws
     points = x.positions[where[order, 0], where[order, 1]]
     k = discrepancy(points, gradients[order], min(correlated, n // 10), seed)
-    verdict: Verdict = grade(k.as_sd_error, KSD) if k.p_value < 0.01 else "ok"
+    verdict: Verdict = grade(k.as_sd_error, KSD) if k.p_value < FALSE_ALARMS else "ok"
     say = (
         f"As far from the target as a Gaussian law whose sds are all off by {k.as_sd_error:.1%} "
         f"(p = {k.p_value:.3f}; {k.detectable:.1%} would be seen), from {n:,} draws."

@@ -33,7 +33,7 @@ MODE = (1e-3, 1e-2)  # weight of an unseen mode against the seen one
 STILL = (0.05, 0.50)  # share of draws that equal the one before
 REFUSED = (0.80, 0.95)  # the same where proposals may be refused
 REJECTIONS = (1e-3, 0.05)  # share of divergences, of inner iterations that failed
-FALSE_ALARMS = 0.01  # chance of one over all coordinates of a finding
+FALSE_ALARMS = 0.003  # chance of one over all coordinates of a finding: of some ten findings, few warn by chance
 
 
 @dataclass(frozen=True)
