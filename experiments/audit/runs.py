@@ -268,11 +268,11 @@ BROKEN = (
         {**LONG, "thin": 50, "batch_size": 250},
     ),
     Case(
-        "sgld, compensation clipped",
+        "sgld, batches of 20",
         "too noisy",
         poisson,
         sgld(step_size=5e-5),
-        {**LONG, "gradient": minibatch("diagonal"), "batch_size": 20},
+        {**LONG, "batch_size": 20, "batches": "independent"},
     ),
     Case(
         "sgnht, uneven noise",

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 import fokker
 from fokker.run.audit import gradient_noise, linearised, paired
-from fokker.run.audit.ksd import discrepancy, stein_kernel
+from fokker.run.audit.ksd import discrepancy, stein_kernel, stretch_of
 from fokker.run.audit.other_modes import search_modes
 from fokker.run.audit.score import score_identities, spread_out
 
@@ -64,7 +64,7 @@ def test_the_square_of_a_narrow_normal_is_the_integral():
 
 def test_p_values_of_right_draws_are_level():
     """Independent draws and chains that remember: p < 0.05 in about 5 % of 100 samples."""
-    for correlation, stretch in ((0.0, 1), (0.6, 4)):
+    for correlation, stretch in ((0.0, stretch_of(300, 300)), (0.6, stretch_of(300, 300 / 4))):
         p_values = []
         for seed in range(100):
             rng = np.random.default_rng(seed)

@@ -131,17 +131,12 @@ def effective_draws(x: Draws) -> Finding:
 
 
 def trend(x: Draws) -> Finding:
-    """The mean of the first third of the draws against that of the last, in sd.
-
-    Its standard error is that of the two thirds by themselves or, where that is larger, what the ESS of the whole run
-    implies: thirds of few effective draws underestimate it.
-    """
+    """The mean of the first third of the draws against that of the last, in sd."""
     third = x.positions.shape[1] // 3
     parts = x.positions[:, :third], x.positions[:, -third:]
     sd = np.maximum(x.positions.std((0, 1)), 1e-300)
     drift = (parts[1].mean((0, 1)) - parts[0].mean((0, 1))) / sd
-    by_run = np.sqrt(6 / np.maximum(x.ess, 1e-300))
-    error = np.maximum(by_run, np.hypot(_mcse(parts[0]), _mcse(parts[1])) / sd)
+    error = np.hypot(_mcse(parts[0]), _mcse(parts[1])) / sd
     shown = np.abs(drift) > significant(len(drift)) * error
     i = int(np.argmax(np.abs(drift) * np.where(shown, 1.0, 1e-6)))
     verdict = grade(float(np.abs(drift[i])), DRIFT) if shown.any() else "ok"

@@ -30,51 +30,63 @@ ROUND = 500  # batches in one call
 class Measured(NamedTuple):
     """Of stochastic gradients at some points."""
 
-    covariance: np.ndarray  # (d, d), mean over the points
-    known: Any  # V^ of the estimator after the last batch, or None
     means: np.ndarray  # (points, d)
     covariances: np.ndarray  # (points, d, d)
+    known: Any  # V^ of the estimator after the last batch at the first of the points, or None
     batches: int  # at each point
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """V, the mean over the points, (d, d)."""
+        return self.covariances.mean(0)
+
+    def at(self, points: slice) -> Measured:
+        """Of some of the points."""
+        return self._replace(means=self.means[points], covariances=self.covariances[points])
 
 
 def measure(plan: Plan, points: np.ndarray, feed: tuple[blocks.Feed, Any], seconds: float) -> Measured | None:
-    """None when the time was up before the least number of batches. feed: of ``minibatches``."""
-    assert plan.batch_size is not None
+    """None if the least number of batches would take more than three times as long. feed: of ``minibatches``."""
     k, d = points.shape
-    gradient = plan.gradient.bind(plan.target)
-    kind, data = feed
+    gradient, (kind, data) = plan.gradient.bind(plan.target), feed
     wanted = int(np.clip(PER_COORDINATE * d, LEAST, MOST)) // ROUND * ROUND
 
     @jax.jit
     def collect(theta: Any, aux: Any, words: Any, data: Any, index: Any) -> Any:
         def one(aux: Any, i: Any) -> Any:
-            grad_u, known, aux = gradient.estimate(
-                Key(words, i.astype(jnp.uint32)), theta, kind.batch(data, index, i), aux
-            )
+            key, batch = Key(words, i.astype(jnp.uint32)), kind.batch(data, index, i)
+            grad_u, known, aux = gradient.estimate(key, theta, batch, aux)
             return aux, (grad_u, known)
 
         aux, (gradients, known) = jax.lax.scan(one, aux, jnp.arange(ROUND))
         return gradients, jax.tree.map(lambda leaf: leaf[-1], known), aux
 
-    started, means, covariances, known = time.perf_counter(), [], [], None
-    for p, point in enumerate(points):
-        theta = jnp.asarray(point, plan.dtype)
-        # an SVRG centre is left behind by the chain: another draw stands for it
-        aux = gradient.init(jnp.asarray(points[p - 1], plan.dtype) if isinstance(plan.gradient, svrg) else theta)
-        got: list[np.ndarray] = []
+    def round_at(p: int, first: int, aux: Any) -> tuple[np.ndarray, Any, Any]:
+        words = jnp.asarray(random.chain_words(plan.seed, p, random.AUDIT))
+        index, batches = indices(plan, p, first, ROUND, data)
+        gradients, known, aux = collect(jnp.asarray(points[p], plan.dtype), aux, words, batches, index)
+        return np.asarray(gradients, np.float64), known, aux
+
+    def start_at(p: int) -> Any:
+        # an SVRG centre is left behind by the chain: another of the points stands for it
+        return gradient.init(jnp.asarray(points[p - 1 if isinstance(plan.gradient, svrg) else p], plan.dtype))
+
+    round_at(0, 0, start_at(0))  # compiles
+    started, means, covariances, estimates = time.perf_counter(), [], [], []
+    for p in range(k):
+        aux, got = start_at(p), []
         for first in range(0, wanted, ROUND):
-            if time.perf_counter() - started > seconds * (p + 1) / k and first >= LEAST:
+            if first >= LEAST and time.perf_counter() - started > seconds * (p + 1) / k:
                 break
-            words = jnp.asarray(random.chain_words(plan.seed, p, random.AUDIT))
-            index, batches = indices(plan, p, first, ROUND, data)
-            gradients, known, aux = collect(theta, aux, words, batches, index)
-            got.append(np.asarray(gradients, np.float64))
-        if len(got) * ROUND < LEAST or time.perf_counter() - started > 3 * seconds:
-            return None
+            gradients, known, aux = round_at(p, first, aux)
+            got.append(gradients)
+            if time.perf_counter() - started > 3 * seconds:
+                return None
         g = np.concatenate(got)
         means.append(g.mean(0))
         covariances.append(np.cov(g.T).reshape(d, d))
-    return Measured(np.mean(covariances, 0), known, np.array(means), np.array(covariances), len(g))
+        estimates.append(known)
+    return Measured(np.array(means), np.array(covariances), estimates[0], len(g))
 
 
 def minibatches(plan: Plan) -> tuple[blocks.Feed, Any]:

@@ -50,6 +50,11 @@ def discrepancy(draws: np.ndarray, gradients: np.ndarray, correlated: int, seed:
     )
 
 
+def stretch_of(n: int, ess: float) -> int:
+    """Length of stretches that are nearly independent, of n draws that are worth ``ess``; 1 for independent draws."""
+    return max(1, min(int(np.ceil(2 * n / max(ess, 2.0) - 1)), n // 10))
+
+
 def stein_kernel(x: np.ndarray, score: np.ndarray) -> np.ndarray:
     """h(x_i, x_j), (n, n)."""
     d = x.shape[1]

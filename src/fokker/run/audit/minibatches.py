@@ -91,11 +91,14 @@ def _noise_near_and_far(
     """The stochastic gradient at some draws, and at points two to four times as far out."""
     rng = np.random.default_rng(seed)
     covariance = x.covariance
-    near = measure(plan, x.flat[rng.choice(len(x.flat), POINTS, replace=False)], feed, seconds / 2)
     root = np.linalg.cholesky(covariance + 1e-12 * np.diag(np.diag(covariance)))
+    near = x.flat[rng.choice(len(x.flat), POINTS, replace=False)]
     away = x.flat.mean(0) + 2 * rng.standard_normal((POINTS, len(root))) @ root.T
-    noisy = None if near is None else measure(plan, away, feed, seconds / 2)
-    return near, None if noisy is None else _Far(full_gradients(plan.target, away), noisy, covariance)
+    measured = measure(plan, np.concatenate([near, away]), feed, seconds)
+    if measured is None:
+        return None, None
+    far = _Far(full_gradients(plan.target, away), measured.at(slice(POINTS, None)), covariance)
+    return measured.at(slice(POINTS)), far
 
 
 def _gradient_scale(plan: Plan, far: _Far | None) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fokker.run.audit.draws import Draws
-from fokker.run.audit.ksd import discrepancy
+from fokker.run.audit.ksd import discrepancy, stretch_of
 from fokker.run.audit.other_modes import search_modes
 from fokker.run.audit.score import Score, full_gradients, score_identities, spread_out
 from fokker.run.audit.verdict import (
@@ -101,13 +101,12 @@ def _mean(x: Draws, score: Score) -> Finding:
 
 def stein_discrepancy(x: Draws, where: np.ndarray, gradients: np.ndarray, seed: int, name: str) -> Finding:
     """KSD with the gradients (k, d) at the draws ``where`` (k, 2), as an error of the sd that would explain it."""
-    (n, d), ess = gradients.shape, float(x.ess.min())
+    n, d = gradients.shape
     if n < 2 * d + 20 or not np.isfinite(gradients).all():
         return missing(name, f"{n} gradients are too few in {d} dimensions.")
     order = np.lexsort((where[:, 1], where[:, 0]))
-    correlated = max(1, int(np.ceil(2 * n / max(ess, 2.0) - 1)))  # one for independent draws
     points = x.positions[where[order, 0], where[order, 1]]
-    k = discrepancy(points, gradients[order], min(correlated, n // 10), seed)
+    k = discrepancy(points, gradients[order], stretch_of(n, float(x.ess.min())), seed)
     verdict: Verdict = grade(k.as_sd_error, KSD) if k.p_value < FALSE_ALARMS else "ok"
     say = (
         f"As far from the target as a Gaussian law whose sds are all off by {k.as_sd_error:.1%} "
