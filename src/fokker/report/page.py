@@ -34,13 +34,15 @@ details summary { cursor: pointer; }
 
 
 def write_page(run: Any, path: Path) -> Path:
-    """Write the page and return its path. The audit shown is the stored one, or says that there is none."""
+    """Write the page and return its path. The audit shown is the stored one, or is measured now."""
+    from fokker.run.audit import stored
+
     frame = run.summary()
     figure = run.plot_trace()
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
     picture = base64.b64encode(buffer.getvalue()).decode()
-    audit = run.audit()
+    audit = stored(run) or run.audit()
     head = "".join(f"<th scope=col>{html.escape(str(c))}</th>" for c in ["", *frame.columns])
     rows = "".join(
         f"<tr><th scope=row>{html.escape(str(label))}</th>"
