@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fokker.run.plan import Plan
 
 BUDGET = 0.045  # predicted error of the worst coordinate's sd, relative
-LOUD = 0.06  # measured error from which on a pilot is not believed to be within what was asked
+LOUD = 0.05  # measured error from which on a pilot is not believed to be within what was asked
 BLIND = 0.2  # error of chance from which on a pilot says nothing
 ROUNDS = 5
 WORTHY = 400  # ESS below which the run's length is remarked on
