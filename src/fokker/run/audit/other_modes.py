@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SUBSET = 10_000  # rows for the search; what it finds is followed up with all
 CHUNK = 10_000
 DISTANCES = (3.0, 10.0, 30.0, 100.0)  # of the starts, in sd of the draws
-LARGEST = 300  # dimensions for which Hessians are formed
+LARGEST, LARGEST_HESSIAN = 2000, 300  # dimensions; between them the draws' precision stands for the Hessian
 NO_VALUE = 1e300  # stands for U where it is not finite
 BARRIER = 0.5  # nats that part two modes
 
@@ -58,7 +58,7 @@ class Minimum(NamedTuple):
 def search_modes(target: Target, draws: np.ndarray, extra: np.ndarray, seconds: float, seed: int) -> Search | str:
     """draws: (n, d), spread over the run; extra: (k, d) more starts, such as those of the chains."""
     if draws.shape[1] > LARGEST:
-        return f"{draws.shape[1]} parameters are too many to weigh modes (at most {LARGEST})."
+        return f"{draws.shape[1]:,} parameters are too many to look for modes (at most {LARGEST:,})."
     started = time.perf_counter()
     frame = Frame.of(draws)
     U = Potential(target, frame, np.asarray(extra).dtype)
@@ -149,6 +149,8 @@ class Potential:
 
     def precision(self, z: np.ndarray) -> np.ndarray:
         """The Hessian by z, from the part of the rows, (d, d)."""
+        if len(z) > LARGEST_HESSIAN:
+            return np.eye(len(z))
         theta = jnp.asarray(self._frame.to_theta(z), self._dtype)
         return self._frame.root.T @ np.asarray(self._hessian(theta, self._some), np.float64) @ self._frame.root
 
