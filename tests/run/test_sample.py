@@ -15,6 +15,8 @@ import pytest
 
 import fokker
 from fokker.errors import InputError, NonFiniteError, StoreError
+from fokker.run.loop import Chains
+from fokker.run.plan import make_plan
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((500, 3)).astype(np.float32)
@@ -36,6 +38,36 @@ def test_draws_do_not_depend_on_chunks_threads_or_blocks(tmp_path, monkeypatch):
     assert (beta(fokker.sample(TARGET, SGLD, **QUIET)) == want).all()
     monkeypatch.setattr("fokker.run.loop.os.sched_getaffinity", lambda pid: {0})  # one thread
     assert (beta(fokker.sample(TARGET, SGLD, **QUIET)) == want).all()
+
+
+def test_a_block_that_was_begun_ahead_is_used_only_if_it_is_the_one_asked_for():
+    def chains():
+        beta = np.zeros(4, np.float32)
+        return Chains(
+            make_plan(
+                TARGET,
+                SGLD,
+                fokker.minibatch(),
+                init={"beta": beta},
+                draws=60,
+                warmup=0,
+                thin=3,
+                chains=2,
+                batch_size=50,
+                batches=None,
+                share_batches=False,
+                seed=0,
+                dtype="float32",
+            )
+        )
+
+    def positions(asked):
+        moving = chains()
+        return np.concatenate([moving.draw(count, then).positions for count, then in asked], axis=1)
+
+    want = positions([(20, 0)])
+    for asked in [(5, 15), (15, 5)], [(5, 15), (5, 10), (10, 10)], [(1, 1), (7, 12), (12, 3)]:
+        assert (positions(asked) == want).all()
 
 
 def test_a_chain_is_the_same_whatever_runs_beside_it():
@@ -72,6 +104,17 @@ def test_a_tuned_run_resumes_with_what_was_chosen(tmp_path):
     assert short.settings["chosen"]["kernel"]["step_size"] > 0
     got = fokker.resume(tmp_path / "run.zarr", TARGET, fokker.sghmc(), **settings, draws=60, progress=False)
     assert (beta(got) == want).all()
+
+
+def test_chains_that_share_batches_are_those_that_run_alone_on_them(monkeypatch):
+    """In turn or vmapped, chain 0 sees the batches that are its own."""
+    alone = beta(fokker.sample(TARGET, SGLD, **{**QUIET, "chains": 1}))
+    in_turn = beta(fokker.sample(TARGET, SGLD, **QUIET, share_batches=True))
+    monkeypatch.setattr("fokker.run.blocks.ONE_BY_ONE", 0)
+    vmapped = beta(fokker.sample(TARGET, SGLD, **QUIET, share_batches=True))
+    np.testing.assert_allclose(in_turn[0], alone[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(vmapped, in_turn, rtol=1e-4, atol=1e-5)
+    assert (in_turn[0] != in_turn[1]).any()
 
 
 def test_shared_batches_run_and_resume(tmp_path):
@@ -138,15 +181,13 @@ def test_cyclical_exploration_keeps_only_draws():
 
 
 def test_ctrl_c_returns_what_there_is(monkeypatch, tmp_path):
-    from fokker.run.loop import Chains
-
     draw, calls = Chains.draw, []
 
-    def interrupted(self, count):
+    def interrupted(self, count, then):
         calls.append(count)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return draw(self, min(count, 5))
+        return draw(self, min(count, 5), then)
 
     monkeypatch.setattr(Chains, "draw", interrupted)
     run = fokker.sample(TARGET, SGLD, **QUIET, store=tmp_path / "run.zarr")

@@ -21,7 +21,7 @@ from fokker.run import one_kernel
 from fokker.sgmcmc.kernel import Bound
 
 MAX_STEPS = 65_536  # of one call; bounds the table of batch starts
-MAX_DRAW_BYTES = 1 << 24  # of the buffer of kept positions
+MAX_DRAW_BYTES = 1 << 22  # of the buffer of kept positions, as a chunk of the store; every call makes a new one
 ONE_BY_ONE = 8  # chains that share batches and are faster one after the other than vmapped
 MAX_BATCH_BYTES = 1 << 24  # of streamed batches that one call may use
 

@@ -49,7 +49,7 @@ class Sink(Protocol):
 class _Begun(NamedTuple):
     """A round of blocks that the threads are working on."""
 
-    before: list[Any]  # states
+    before: list[Any] | None  # states, once these are known
     draws: int
     thin: int
     blocks: list[Future[blocks.Block]]
@@ -149,32 +149,37 @@ class Chains:
 
     def _round(self, draws: int, thin: int, then: int = 0) -> tuple[list[blocks.Block], list[Any], int]:
         """One call of the program for every chain; gives blocks, the states before, and the draws asked for."""
-        before, first, ahead = self.states, self.iteration, self._ahead
-        if ahead is None or ahead.before is not before or (ahead.draws, ahead.thin) != (draws, thin):
+        before, first, now = self.states, self.iteration, self._ahead
+        if now is None or now.before is not before or (now.draws, now.thin) != (draws, thin):
             self._drop_ahead()
-            ahead = self._begin(before, first, draws, thin)
-        done = [block.result() for block in ahead.blocks]
-        states, end = [block.state for block in done], first + draws * thin
+            now = self._begin(before, first, draws, thin)
         # A source gives its batches in order, and a refresh changes the states: nothing is begun before these.
-        alone = self.plan.source is not None or self._refresh_is_due(end)
-        follow = 0 if alone else self._fitting(then, end)
-        self._ahead = self._begin(states, end, follow, thin) if follow > 0 else None
+        end = first + draws * thin
+        follow = 0 if self.plan.source is not None or self._refresh_is_due(end) else self._fitting(then, end)
+        self._ahead = self._begin(now.blocks, end, follow, thin) if follow > 0 else None
+        done = [block.result() for block in now.blocks]
         self._check_finite(done, before, first, draws, thin)
-        self.states, self.iteration = states, end
+        self.states, self.iteration = [block.state for block in done], end
+        self._ahead = self._ahead and self._ahead._replace(before=self.states)
         self._refresh()
         return done, before, draws
 
     def _begin(self, before: list[Any], first: int, draws: int, thin: int) -> _Begun:
+        """Hand a round to the threads, from states or from blocks that are still to end with them."""
+        # Where batches come from memory their choice is made here, while the threads are busy with what is before.
+        units, steps = range(len(before)), draws * thin
+        feeds = None if self.plan.source is not None else [self._feed(unit, first, steps) for unit in units]
+
         def run(unit: int) -> blocks.Block:
+            start = before[unit]
+            state = start.result().state if isinstance(start, Future) else start
             with precision(self.plan.dtype):  # which JAX keeps by thread
-                data, index = self._feed(unit, first, draws * thin)
+                data, index = feeds[unit] if feeds is not None else self._feed(unit, first, steps)
                 words = self._stacked if self.plan.share_batches else self._words[unit]
-                block = self._advance(
-                    before[unit], words, jnp.uint32(first), jnp.int32(draws), jnp.int32(thin), data, index
-                )
+                block = self._advance(state, words, jnp.uint32(first), jnp.int32(draws), jnp.int32(thin), data, index)
                 return jax.block_until_ready(block)
 
-        return _Begun(before, draws, thin, [self._pool.submit(run, unit) for unit in range(len(before))])
+        return _Begun(None, draws, thin, [self._pool.submit(run, unit) for unit in units])
 
     def _drop_ahead(self) -> None:
         """Forget a round that was begun and is not wanted after all."""
