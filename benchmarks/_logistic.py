@@ -1,4 +1,4 @@
-"""The problem of the speed benchmark and every way to move on it: ours, the peers', and loops written by hand.
+"""The problem of the speed benchmark, our ways to move on it, and loops written by hand.
 
 Bayesian logistic regression, N rows, d = 50, batches of 100, float32. Each contestant is a function of no arguments
 that makes some steps, waits for them, and gives the number of gradients evaluated.
@@ -7,17 +7,13 @@ that makes some steps, waits for them, and gives the number of gradients evaluat
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from blackjax.sgmcmc.gradients import control_variates as blackjax_control_variates
-from blackjax.sgmcmc.gradients import grad_estimator
 
 import fokker
 from fokker.run.loop import Chains
@@ -26,7 +22,6 @@ from fokker.run.plan import Plan, make_plan
 D, BATCH, PRIOR_SD = 50, 100, 10.0
 STEP = 2e-8  # of SGLD; the second-order samplers move with STEP ** 0.5, which costs the same
 FRICTION = 1e3
-L = 10  # gradients of one step of BlackJAX's SGHMC, on one batch
 THIN = 10  # steps of ours to a kept draw
 Work = Callable[[], int]
 
@@ -53,9 +48,13 @@ def log_prior(beta: Any) -> Any:
 
 
 def log_row(beta: Any, row: Any) -> Any:
-    """log p(y | x, beta) as people write it; BlackJAX vmaps it over rows."""
+    """log p(y | x, beta) of one row, which BlackJAX vmaps, or of a batch.
+
+    The product is written once: written twice, its automatic derivative is three products with the rows, not two.
+    """
     x, y = row
-    return y * (x @ beta) - jax.nn.softplus(x @ beta)
+    eta = x @ beta
+    return y * eta - jax.nn.softplus(eta)
 
 
 # --- ours -----------------------------------------------------------------------------------------------------------
@@ -67,12 +66,7 @@ def built_in(p: Problem) -> Any:
 
 def user_written(p: Problem) -> Any:
     """The same density, from plain functions, its gradient by automatic differentiation."""
-    return fokker.Target(log_prior, log_row_batch, (p.X, p.y), start=np.zeros(D, np.float32))
-
-
-def log_row_batch(beta: Any, batch: Any) -> Any:
-    X, y = batch
-    return y * (X @ beta) - jax.nn.softplus(X @ beta)
+    return fokker.Target(log_prior, log_row, (p.X, p.y), start=np.zeros(D, np.float32))
 
 
 def kernels(size: int) -> dict[str, Any]:
@@ -163,124 +157,7 @@ def numpy_sgld(p: Problem, steps: int) -> Work:
     return work
 
 
-# --- peers ----------------------------------------------------------------------------------------------------------
-
-
-def posteriors_sgld(p: Problem, steps: int) -> Work:
-    """SGLD of posteriors (PyTorch), in place, with contiguous batches, on one thread."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its import warns of a default in TensorDict
-        import posteriors
-        import torch
-    torch.set_num_threads(1)
-    X, y, N = torch.from_numpy(p.X), torch.from_numpy(p.y), p.size
-
-    def log_posterior(params: Any, batch: Any) -> Any:
-        eta = batch[0] @ params["beta"]
-        rows = batch[1] * eta - torch.nn.functional.softplus(eta)
-        return N * rows.mean() - 0.5 * ((params["beta"] / PRIOR_SD) ** 2).sum(), torch.tensor([])
-
-    transform = posteriors.sgmcmc.sgld.build(log_posterior, lr=STEP)
-    state = transform.init({"beta": torch.zeros(D)})
-
-    def work() -> int:
-        nonlocal state
-        for t in range(steps):
-            rows = slice(t * BATCH % N, t * BATCH % N + BATCH)
-            state, _ = transform.update(state, (X[rows], y[rows]), inplace=True)
-        return steps
-
-    return work
-
-
-class BlackJAX:
-    """BlackJAX's samplers in a compiled scan, fed by a random gather of rows or by contiguous slices in order."""
-
-    def __init__(self, p: Problem, centre: Any = None) -> None:
-        self.N, self.compiled = p.size, {}
-        self.data = jnp.asarray(p.X), jnp.asarray(p.y)  # rows without order: the data is its own shuffled copy
-        self.grad = grad_estimator(log_prior, log_row, self.N)
-        if centre is not None:
-            self.grad = blackjax_control_variates(self.grad, jnp.asarray(centre), self.data)
-
-    def gather(self, key: Any, t: Any) -> Any:
-        rows = jax.random.randint(key, (BATCH,), 0, self.N)
-        return tuple(leaf[rows] for leaf in self.data)
-
-    def contiguous(self, key: Any, t: Any) -> Any:
-        return tuple(jax.lax.dynamic_slice_in_dim(leaf, t * BATCH % self.N, BATCH) for leaf in self.data)
-
-    def kernel(self, method: str, step_size: Any, friction: Any, length: int = L) -> tuple[Callable, Callable]:
-        """init(key) and step(key, state, batch)."""
-        start = jnp.zeros(D)
-        if method == "sgld":
-            step = blackjax.sgld(self.grad).step
-            return lambda key: start, lambda key, state, batch: step(key, state, batch, step_size)
-        if method == "sghmc":
-            step = blackjax.sghmc(self.grad, length, friction).step
-            return lambda key: start, lambda key, state, batch: step(key, state, batch, step_size)
-        whole = blackjax.sgnht(self.grad, friction)
-        return lambda key: whole.init(start, key), lambda key, state, batch: whole.step(key, state, batch, step_size)
-
-    def scan(self, method: str, feed: str, steps: int, chains: int, shared: bool, length: int = L) -> Callable:
-        """run(state or None, key, step_size, friction, first) -> state, positions (steps, [chains,] d), compiled."""
-        batch = getattr(self, feed)
-
-        @jax.jit
-        def run(state: Any, key: Any, step_size: Any, friction: Any, first: Any) -> Any:
-            init, step = self.kernel(method, step_size, friction, length)
-            if state is None:
-                state = init(key) if chains == 1 else jax.vmap(init)(jax.random.split(key, chains))
-
-            def one(state: Any, key_and_time: Any) -> Any:
-                key, t = key_and_time
-                if chains == 1:
-                    k_batch, k_step = jax.random.split(key)
-                    state = step(k_step, state, batch(k_batch, t))
-                elif shared:
-                    k_batch, k_step = jax.random.split(key)
-                    rows = batch(k_batch, t)
-                    state = jax.vmap(step, (0, 0, None))(jax.random.split(k_step, chains), state, rows)
-                else:
-                    keys = jax.random.split(key, 2 * chains)
-                    rows = jax.vmap(batch)(keys[:chains], t + jnp.arange(chains) * (self.N // BATCH // chains))
-                    state = jax.vmap(step)(keys[chains:], state, rows)
-                return state, getattr(state, "position", state)
-
-            return jax.lax.scan(one, state, (jax.random.split(key, steps), first + jnp.arange(steps)))
-
-        return run
-
-    def work(self, method: str, feed: str, gradients: int, *, chains: int = 1, shared: bool = False,
-             impl: str | None = None) -> Work:  # fmt: skip
-        per_step = chains * (L if method == "sghmc" else 1)
-        steps = gradients // per_step
-        run = self.scan(method, feed, steps, chains, shared)
-        step_size = STEP if method == "sgld" else STEP**0.5
-        key = jax.random.key(0, impl=impl)
-        return lambda: jax.block_until_ready(run(None, key, step_size, FRICTION, 0)) and steps * per_step
-
-    def drawing(self, method: str, feed: str, step_size: float, friction: float, length: int, gradients: int,
-                chains: int, start: np.ndarray) -> Callable[[], np.ndarray]:  # fmt: skip
-        """A function that goes on for ``gradients`` a chain and gives (chains, draws, d)."""
-        steps = gradients // (length if method == "sghmc" else 1)
-        shape = (method, feed, steps, chains, length)
-        if shape not in self.compiled:
-            self.compiled[shape] = self.scan(method, feed, steps, chains, False, length)
-        run, calls = self.compiled[shape], 0
-        state: Any = jnp.tile(jnp.asarray(start, jnp.float32), (chains, 1))
-        if method == "sgnht":
-            keys = jax.random.split(jax.random.key(1), chains)
-            state = jax.vmap(lambda key, at: blackjax.sgnht(self.grad, friction).init(at, key))(keys, state)
-
-        def draw() -> np.ndarray:
-            nonlocal state, calls
-            key = jax.random.fold_in(jax.random.key(0), calls)
-            state, draws = run(state, key, step_size, friction, calls * steps)
-            calls += 1
-            return np.asarray(draws).swapaxes(0, 1)
-
-        return draw
+# --- the truth, and the time to compile ------------------------------------------------------------------------------
 
 
 def weighted_laplace(p: Problem, mode: np.ndarray, A: np.ndarray, pairs: int = 2000) -> tuple[np.ndarray, np.ndarray]:

@@ -73,10 +73,11 @@ BARS = (
 
 def gradient_rates(quick: bool) -> Iterator[Row]:
     import _logistic as logistic
+    from _peers import BlackJAX, posteriors_sgld
 
     p = logistic.problem(10_000 if quick else 100_000)
-    steps = 4_000 if quick else 20_000
-    target, peer, kernel = logistic.built_in(p), logistic.BlackJAX(p), logistic.kernels(p.size)
+    steps = 4_000 if quick else 60_000
+    target, peer, kernel = logistic.built_in(p), BlackJAX(p), logistic.kernels(p.size)
 
     def ours(method: str, target: Any = target, **more: Any) -> Any:
         return partial(logistic.ours, logistic.plan(target, kernel[method], **more), steps)
@@ -109,7 +110,7 @@ def gradient_rates(quick: bool) -> Iterator[Row]:
             f"SGNHT of {GATHER}": theirs("sgnht", "gather"),
             f"SGNHT of {CONTIGUOUS}": theirs("sgnht", "contiguous"),
             "SGLD in NumPy, contiguous": partial(logistic.numpy_sgld, p, 1_000),
-            "SGLD of posteriors, contiguous": partial(logistic.posteriors_sgld, p, 200),
+            "SGLD of posteriors, contiguous": partial(posteriors_sgld, p, 200),
         }
     works, compiled = logistic.compile_each(makers)
     rate = rates(works, 0.1 if quick else 0.3, 3 if quick else 5)
@@ -136,7 +137,8 @@ def accuracy(quick: bool) -> Iterator[Row]:
     import jax
     import jax.numpy as jnp
     from _gaussian import at_mode, covariance, marginal_sds, thermostat
-    from _logistic import BATCH, BlackJAX, D, ours_draws, plan, problem
+    from _logistic import BATCH, D, ours_draws, plan, problem
+    from _peers import BlackJAX
     from blackjax.sgmcmc.gradients import grad_estimator
 
     import fokker
@@ -149,13 +151,11 @@ def accuracy(quick: bool) -> Iterator[Row]:
     eps = 0.8 * BATCH / p.size / curvature  # eps V / 2 = 0.4, as V is about N / n times the curvature
     slow = 2 / (eps * curvature)  # autocorrelation time, steps
     steps, burn, thin = int(5_500 * slow), int(5 * slow), max(1, int(slow / 20))
-    move, friction = (
-        (eps) ** 0.5,
-        1 / eps**0.5,
-    )  # of the second-order methods: move / friction = eps, move * friction = 1
+    # Of the second-order methods: move / friction = eps, as slow as SGLD, with a memory of three steps.
+    move, friction = (0.3 * eps) ** 0.5, (0.3 / eps) ** 0.5
 
-    def of_ours(kernel: Any) -> tuple[np.ndarray, Any]:
-        made = plan(target, kernel, thin=thin, draws=steps // thin, warmup=burn)
+    def of_ours(kernel: Any, longer: float) -> tuple[np.ndarray, Any]:
+        made = plan(target, kernel, thin=thin, draws=int(longer * steps / thin), warmup=burn)
         return ours_draws(made), made
 
     def law(method: str, integrator: str, V: np.ndarray, epoch: int | None) -> np.ndarray:
@@ -183,17 +183,19 @@ def accuracy(quick: bool) -> Iterator[Row]:
         "SGLD": ("sgld", "", fokker.sgld(step_size=eps), {"step_size": eps}),
         "SGHMC": ("sghmc", "symplectic", fokker.sghmc(step_size=move, friction=friction),
                   {"step_size": move, "friction": friction}),
-        "SGNHT": ("sgnht", "aboba", fokker.sgnht(step_size=move, diffusion=friction, inertia=25 * eps),
-                  {"step_size": move, "diffusion": friction, "inertia": 25 * eps}),
+        "SGNHT": ("sgnht", "aboba", fokker.sgnht(step_size=move, diffusion=friction, inertia=25 * move**2),
+                  {"step_size": move, "diffusion": friction, "inertia": 25 * move**2}),
     }  # fmt: skip
     for name, (method, integrator, kernel, said) in settings.items():
-        draws, made = of_ours(kernel)
+        draws, made = of_ours(kernel, 1.6 if method == "sgnht" else 1.0)  # more friction, by the gradient noise
         score = _score(draws)
         V = q.noise(made.batches.row_order())
-        expected = law(method, integrator, V, p.size // BATCH)
+        expected = law(method, integrator, V, p.size // BATCH if made.batches.order == "epochs" else None)
         of_mean = np.abs(score.mean) / (expected / np.sqrt(score.ess))
         of_sd = np.abs(score.sd / expected - 1) * np.sqrt(2 * score.ess_of_squares)
-        yield BARS_BY_NAME[f"{name}: ESS"].row(score.ess.min(), quick, steps=steps, **said)
+        yield BARS_BY_NAME[f"{name}: ESS"].row(
+            score.ess.min(), quick, batches=made.batches.order, steps=len(draws[0]) * thin, **said
+        )
         yield BARS_BY_NAME[f"{name}: means against the law, standard errors"].row(of_mean.max(), quick)
         yield BARS_BY_NAME[f"{name}: sds against the law, standard errors"].row(
             of_sd.max(), quick, law=round(float(np.mean(expected / truth)), 4)
@@ -246,7 +248,8 @@ def ess_rates(quick: bool) -> Iterator[Row]:
     to pass again with all draws together.
     """
     from _gaussian import at_mode
-    from _logistic import BlackJAX, Ours, built_in, plan, problem, weighted_laplace
+    from _logistic import Ours, built_in, plan, problem, weighted_laplace
+    from _peers import BlackJAX
 
     import fokker
 
