@@ -37,9 +37,11 @@ A Gaussian flatters the splittings `aboba` and `baoab` (`baoa` in posteriors), w
 noise. On other targets their bias is of second order in the step.
 """
 
+PICTURE = "![Errors of the standard deviation in twenty dimensions](../experiments/bias/out/table.png)\n"
+
 TAIL = """\
-`python -m experiments.bias.table` measures all this again, in about twenty minutes on one core, and
-`python docs/make_bias.py` writes this page.
+`python -m experiments.bias.table` measures all this again, in about twenty minutes on one core,
+`python -m experiments.bias.picture` draws it, and `python docs/make_bias.py` writes this page.
 """
 
 
@@ -47,7 +49,7 @@ def page(record: dict) -> str:
     """The text of docs/bias.md."""
     versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
     parts = [HEAD, f"Versions: {versions}. {import_note(record)}\n"]
-    parts += ["## The least biased of each library\n", best_table(record["rows"])]
+    parts += [PICTURE, "## The least biased of each library\n", best_table(record["rows"])]
     for d, words in ((20, "Twenty dimensions"), (1, "One dimension")):
         rows = [row for row in record["rows"] if row["d"] == d]
         parts += [f"## {words}\n", table(rows)]

@@ -123,7 +123,7 @@ def at_their_settings() -> list[dict[str, Any]]:
     def simulated(d: int, chain: Any) -> dict[str, float]:
         found = simulate(chain, flat(d), FULL, seed=3)
         pooled = lambda v: float(np.mean(v))
-        return dict(variance=pooled(found.law.variance), error=pooled(found.variance_error) / d**0.5)
+        return dict(variance=pooled(found.law.variance), error=pooled(found.variance_error))
 
     sghmc = lambda h: peers.blackjax_chain("sghmc", flat(1), h, peers.DEFAULT_FRICTION)
     badodab = lambda d: simulated(d, peers.sgmcmcjax_chain("badodab", flat(d), 0.05))
