@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -131,12 +131,17 @@ def effective_draws(x: Draws) -> Finding:
 
 
 def trend(x: Draws) -> Finding:
-    """The mean of the first third of the draws against that of the last, in sd."""
-    third = x.positions.shape[1] // 3
-    parts = x.positions[:, :third], x.positions[:, -third:]
+    """The mean of the first third of the draws against that of the last, in sd.
+
+    Its standard error is by the ESS of all draws less what is common to the chains in each third: a trend does not
+    hide itself, and the ESS is known better than that of a third.
+    """
+    thirds = np.array_split(x.positions, 3, axis=1)
+    means = [part.mean((0, 1)) for part in thirds]
     sd = np.maximum(x.positions.std((0, 1)), 1e-300)
-    drift = (parts[1].mean((0, 1)) - parts[0].mean((0, 1))) / sd
-    error = np.hypot(_mcse(parts[0]), _mcse(parts[1])) / sd
+    drift = (means[2] - means[0]) / sd
+    rest = np.concatenate([part - mean for part, mean in zip(thirds, means, strict=True)], axis=1)
+    error = np.sqrt(6 / np.maximum(_ess_of_mean(rest), 1e-300))
     shown = np.abs(drift) > significant(len(drift)) * error
     i = int(np.argmax(np.abs(drift) * np.where(shown, 1.0, 1e-6)))
     verdict = grade(float(np.abs(drift[i])), DRIFT) if shown.any() else "ok"
@@ -146,11 +151,10 @@ def trend(x: Draws) -> Finding:
     return Finding("trend", float(drift[i]), DRIFT[0], verdict, say)
 
 
-def _mcse(positions: np.ndarray) -> Any:
-    """Standard errors of the means, (d,); infinite where they are not known."""
+def _ess_of_mean(positions: np.ndarray) -> np.ndarray:
+    """(chains, draws, d) -> (d,); 0 where it is not defined."""
     from arviz_stats.base import array_stats
 
-    if positions.shape[1] < FEWEST:
-        return np.full(positions.shape[2], np.inf)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.nan_to_num(np.atleast_1d(array_stats.mcse(positions, chain_axis=0, draw_axis=1)), nan=np.inf)
+        ess = array_stats.ess(positions, method="mean", chain_axis=0, draw_axis=1)
+    return np.nan_to_num(np.atleast_1d(ess), nan=0.0)

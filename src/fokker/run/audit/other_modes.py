@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SUBSET = 10_000  # rows for the search; what it finds is followed up with all
 CHUNK = 10_000
 DISTANCES = (3.0, 10.0, 30.0, 100.0)  # of the starts, in sd of the draws
+AXES = 8  # coordinates, at random, that are gone along
 LARGEST, LARGEST_HESSIAN = 2000, 300  # dimensions; between them the draws' precision stands for the Hessian
 NO_VALUE = 1e300  # stands for U where it is not finite
 BARRIER = 0.5  # nats that part two modes
@@ -168,13 +169,14 @@ def _likelihood(target: Target, theta: Any, batch: Any) -> tuple[Any, Any]:
 
 
 def _starts(frame: Frame, extra: np.ndarray, seed: int) -> list[np.ndarray]:
-    """The mean of the draws, the extra ones, then ever farther out: along the widest directions and random ones."""
+    """The mean of the draws, the extra ones, then ever farther out: the widest directions, random ones, coordinates."""
     rng, d = np.random.default_rng(seed), len(frame.mean)
     widest = [np.eye(d)[-1 - i] for i in range(min(2, d))]
+    axes = [frame.inverse[:, i] * frame.sd[i] for i in rng.permutation(d)[:AXES]]
     starts = [np.zeros(d), *(frame.to_z(e) for e in np.unique(np.asarray(extra, float), axis=0))]
     for distance in DISTANCES:
         along = rng.standard_normal(d)
-        for u in (*widest, along / np.linalg.norm(along)):
+        for u in (*widest, along / np.linalg.norm(along), *axes):
             starts += [distance * u, -distance * u]
     return starts
 
