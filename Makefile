@@ -57,8 +57,9 @@ docs: setup  ## docs/_build/index.html; a warning is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --fresh-env docs docs/_build
 	@echo 'see docs/_build/index.html'
 
-bench: setup  ## every benchmark; QUICK=1 for a short look
+bench: setup  ## every benchmark, and the page that shows them; QUICK=1 for a short look
 	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file $(QUICKLY); done
+	$(if $(QUICK),,$(BIN)/python docs/make_speed.py)
 
 experiments: setup  ## the figures of the papers and the page of claims; QUICK=1 for a short look
 	$(BIN)/python -m experiments $(QUICKLY)

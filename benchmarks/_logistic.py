@@ -102,11 +102,14 @@ class Ours:
 
     def __init__(self, plan: Plan, steps: int) -> None:
         self.plan, self.draws = plan, steps // plan.thin
-        self.chains: Chains | None = None
+
+    def prepare(self) -> None:
+        """Compile, and make the steps of the warm-up."""
+        self.chains = Chains(self.plan)
+        self.chains.skip(self.plan.warmup)
 
     def __call__(self) -> np.ndarray:
         """(chains, draws, d)."""
-        self.chains = self.chains or Chains(self.plan)
         out: list[np.ndarray] = []
         while (have := sum(part.shape[1] for part in out)) < self.draws:
             out.append(self.chains.draw(self.draws - have).positions)
@@ -116,8 +119,7 @@ class Ours:
 def ours_draws(plan: Plan) -> np.ndarray:
     """All draws of a plan after its warm-up, (chains, draws, d)."""
     draw = Ours(plan, plan.draws * plan.thin)
-    draw.chains = Chains(plan)
-    draw.chains.skip(plan.warmup)
+    draw.prepare()
     return draw()
 
 

@@ -111,23 +111,33 @@ class BlackJAX:
         return lambda: jax.block_until_ready(run(None, key, step_size, FRICTION, 0)) and steps * per_step
 
     def drawing(self, method: str, feed: str, step_size: float, friction: float, length: int, gradients: int,
-                chains: int, start: np.ndarray) -> Callable[[], np.ndarray]:  # fmt: skip
-        """A function that goes on for ``gradients`` a chain and gives (chains, draws, d)."""
+                chains: int, start: np.ndarray) -> Drawing:  # fmt: skip
+        """Draws after ``gradients`` a chain, at each call."""
         steps = gradients // (length if method == "sghmc" else 1)
         shape = (method, feed, steps, chains, length)
         if shape not in self.compiled:
             self.compiled[shape] = self.scan(method, feed, steps, chains, False, length)
-        run, calls = self.compiled[shape], 0
-        state: Any = jnp.tile(jnp.asarray(start, jnp.float32), (chains, 1))
+        state: Any = jnp.tile(jnp.asarray(start), (chains, 1))
         if method == "sgnht":
             keys = jax.random.split(jax.random.key(1), chains)
             state = jax.vmap(lambda key, at: blackjax.sgnht(self.grad, friction).init(at, key))(keys, state)
+        return Drawing(self.compiled[shape], state, step_size, friction, steps)
 
-        def draw() -> np.ndarray:
-            nonlocal state, calls
-            key = jax.random.fold_in(jax.random.key(0), calls)
-            state, draws = run(state, key, step_size, friction, calls * steps)
-            calls += 1
-            return np.asarray(draws).swapaxes(0, 1)
 
-        return draw
+class Drawing:
+    """Draws of BlackJAX, a block of ``steps`` at a time; the chains go on from call to call."""
+
+    def __init__(self, run: Callable, state: Any, step_size: float, friction: float, steps: int) -> None:
+        self.run, self.state, self.settings, self.steps, self.calls = run, state, (step_size, friction), steps, 0
+
+    def prepare(self) -> None:
+        """Compile, if no setting of this shape has been run before."""
+        if not self.run._cache_size():
+            jax.block_until_ready(self.run(self.state, jax.random.key(0), *self.settings, 0))
+
+    def __call__(self) -> np.ndarray:
+        """(chains, draws, d)."""
+        key = jax.random.fold_in(jax.random.key(0), self.calls)
+        self.state, draws = self.run(self.state, key, *self.settings, self.calls * self.steps)
+        self.calls += 1
+        return np.asarray(draws).swapaxes(0, 1)

@@ -53,17 +53,21 @@ def alone(chains: Chains) -> float:
     return time.perf_counter() - begun
 
 
-def main(size: int, draws: int, folder: str) -> None:
+def stored(size: int, draws: int, folder: str) -> tuple[float, float]:
+    """Peak memory of a run that stores every draw, after it and after its last draw was read."""
     from _logistic import kernels, problem
 
     p = problem(size)
     target = fokker.glm(p.X, p.y, intercept=False)
     kernel = kernels(size)["sgld"]
     run = fokker.sample(target, kernel, draws=draws, warmup=0, chains=1, store=Path(folder) / "run.zarr")
-    assert run.draws["beta"].shape[1] == draws and np.isfinite(run.draws["beta"][0, -1].values).all()
+    peak = peak_memory()
+    beta = run.draws["beta"]
+    assert beta.shape[1] == draws and np.isfinite(beta[0, -1].values).all()
+    return peak, peak_memory()
 
 
 if __name__ == "__main__":
     with contextlib.redirect_stdout(io.StringIO()):
-        main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
-    print(peak_memory())
+        peaks = stored(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    print(*peaks)

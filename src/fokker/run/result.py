@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 
 from fokker.errors import InputError
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from fokker.run.layout import Variable
     from fokker.run.plan import Plan
     from fokker.run.store import Store
@@ -44,6 +45,8 @@ class Run:
         stats: Mapping[str, np.ndarray],
         state: str,
     ) -> Run:
+        import xarray as xr
+
         draws = dataset(plan.layout.variables, values)
         kept = xr.Dataset({name: (("chain", "draw"), value) for name, value in stats.items()})
         return cls(lambda: draws, lambda: kept, {**plan.summary(), "chosen": dict(chosen)}, state, plan, None)
@@ -129,6 +132,8 @@ class Run:
 
 def dataset(variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> xr.Dataset:
     """Arrays (chain, draw, *shape) with their names and coordinates."""
+    import xarray as xr  # 70 MB with pandas, which a run that streams to a store does without
+
     coords: dict[str, Any] = {}
     arrays = {}
     for v in variables:
