@@ -67,14 +67,13 @@ def measure(plan: Plan, points: np.ndarray, feed: tuple[blocks.Feed, Any], secon
         gradients, known, aux = collect(jnp.asarray(points[p], plan.dtype), aux, words, batches, index)
         return np.asarray(gradients, np.float64), known, aux
 
-    def start_at(p: int) -> Any:
-        # an SVRG centre is left behind by the chain: another of the points stands for it
-        return gradient.init(jnp.asarray(points[p - 1 if isinstance(plan.gradient, svrg) else p], plan.dtype))
-
-    round_at(0, 0, start_at(0))  # compiles
+    init = lambda p: gradient.init(jnp.asarray(points[p], plan.dtype))
+    shared = init(0)
+    round_at(0, 0, shared)  # compiles
     started, means, covariances, estimates = time.perf_counter(), [], [], []
     for p in range(k):
-        aux, got = start_at(p), []
+        # an SVRG centre is left behind by the chain: another of the points stands for it
+        aux, got = init(p - 1 if p else 1) if isinstance(plan.gradient, svrg) else shared, []
         for first in range(0, wanted, ROUND):
             if first >= LEAST and time.perf_counter() - started > seconds * (p + 1) / k:
                 break
