@@ -104,10 +104,14 @@ def table(rows: list[dict], again: list[dict]) -> str:
             ", ".join(r["findings"]), f"{r['seconds']:.0f}",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    others = [f"{r['case']}: {', '.join(r['findings'])}" for r in again if r["colour"] != "green"]
+    others = [
+        f"{r['case']} (an sd truly off by {r['sd_error']:+.1%}; {', '.join(r['findings'])})"
+        for r in again
+        if r["colour"] != "green"
+    ]
     seeds = " and ".join(map(str, FURTHER_SEEDS))
     lines += ["", f"The ten right runs again with seeds {seeds}: {_counts(again)}."]
-    lines += [f"Not green were {'; '.join(others)}."] if others else []
+    lines += [f"Not green: {'; '.join(others)}."] if others else []
     return "\n".join(lines)
 
 
