@@ -13,6 +13,7 @@ from experiments.bias.problem import Chain, Problem, TorchChain
 from fokker.numeric.random_jax import Key
 
 LEFT = 1e6  # a chain beyond this many units from the mean has left
+BLOCK = 200  # steps that are summed in single precision before their average is kept
 
 
 class Size(NamedTuple):
@@ -36,7 +37,7 @@ def simulate(chain: Chain | TorchChain, problem: Problem, size: Size, seed: int 
     rng = np.random.default_rng([seed, problem.d])
     start = problem.mean + rng.normal(size=(size.chains, problem.d)) / problem.a**0.5
     run = torch_averages if isinstance(chain, TorchChain) else jax_averages
-    steps, burn = size.steps // chain.gradients, size.burn // chain.gradients
+    steps, burn = -(-size.steps // chain.gradients // BLOCK) * BLOCK, size.burn // chain.gradients
     powers = np.asarray(run(chain, problem, start, steps, burn, seed), float)  # (4, chains, d) of x - mean
     if not np.isfinite(powers).all() or np.abs(powers[0]).max() > LEFT:
         raise NoLaw
@@ -69,22 +70,18 @@ def jax_averages(chain: Chain, problem: Problem, start: np.ndarray, steps: int, 
             y = chain.position(state) - mean
             return state, sums + jnp.stack([y, y**2, y**3, y**4])
 
-        # Sums of a thousand at a time keep single precision.
         def block(k: Any, carry: Any) -> Any:
             state, total = carry
             low = burn + k * BLOCK
             state, sums = jax.lax.fori_loop(low, low + BLOCK, gather, (state, jnp.zeros((4, *x.shape), x.dtype)))
             return state, total + sums / BLOCK
 
-        blocks = -(-steps // BLOCK)
+        blocks = steps // BLOCK
         state, total = jax.lax.fori_loop(0, blocks, block, (state, jnp.zeros((4, *x.shape), x.dtype)))
         return total / blocks
 
     words = np.random.default_rng([seed, 1]).integers(0, 2**32, (len(start), 2), dtype=np.uint32)
     return jax.jit(jax.vmap(one, out_axes=1))(jnp.asarray(words), jnp.asarray(start, jnp.float32))
-
-
-BLOCK = 200
 
 
 def torch_averages(chain: TorchChain, problem: Problem, start: np.ndarray, steps: int, burn: int, seed: int) -> Any:
