@@ -252,8 +252,8 @@ def _score(draws: np.ndarray) -> Score:
 def ess_rates(quick: bool) -> Iterator[Row]:
     """Four chains with control variates around the mode, a batch of its own each, over a grid of settings.
 
-    All settings are looked at once; the fastest of those that pass are run in five interleaved rounds, where they have
-    to pass again with all draws together.
+    All settings are looked at once; the four fastest of those that pass, or might, by three standard errors, are run in
+    five interleaved rounds, where they have to pass with all draws together.
     """
     from _gaussian import at_mode
     from _logistic import Ours, built_in, plan, problem, weighted_laplace
@@ -296,11 +296,14 @@ def ess_rates(quick: bool) -> Iterator[Row]:
             draws = contestant()
             seconds = time.perf_counter() - begun
             draws = draws[:, draws.shape[1] // 10 :]
-            if np.isfinite(draws).all() and _passes(*_moments(draws), mean, sd):
-                seen[name] = float(np.median(_ess(draws))) / seconds
-        best = sorted(seen, key=lambda name: -seen[name])[:2]
+            if not np.isfinite(draws).all():
+                continue
+            ess = _ess(draws)
+            if _passes(*_moments(draws), mean, sd, slack=3 / float(np.sqrt(ess.min()))):
+                seen[name] = float(np.median(ess)) / seconds
+        best = sorted(seen, key=lambda name: -seen[name])[:4]
         finalists[side] = {name: contestants[name] for name in best}
-        yield reading(f"settings that pass, {side}", "ess", len(seen), "settings", looked_at=len(contestants))
+        yield reading(f"settings that may pass, {side}", "ess", len(seen), "settings", looked_at=len(contestants))
     kept: dict[tuple[str, str], list[tuple[np.ndarray, float]]] = {}
     for _ in range(5):
         for side, contestants in finalists.items():
@@ -331,8 +334,10 @@ def _worst_ratio(found: np.ndarray, sd: np.ndarray) -> float:
     return float(ratios[np.argmax(np.abs(np.log(ratios)))])
 
 
-def _passes(found_mean: np.ndarray, found_sd: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> bool:
-    return 0.93 <= _worst_ratio(found_sd, sd) <= 1.07 and float(np.abs((found_mean - mean) / sd).max()) < 0.05
+def _passes(found_mean: np.ndarray, found_sd: np.ndarray, mean: np.ndarray, sd: np.ndarray, slack: float = 0.0) -> bool:
+    """Whether means and sds are near enough to the truth, or might be, given so many standard errors of slack."""
+    error = float(np.abs((found_mean - mean) / sd).max())
+    return 0.93 - slack <= _worst_ratio(found_sd, sd) <= 1.07 + slack and error < 0.05 + slack
 
 
 # --- the driver -----------------------------------------------------------------------------------------------------
@@ -346,7 +351,7 @@ def driver(quick: bool, stored: bool = False) -> Iterator[Row]:
     from fokker.run.loop import Chains
 
     p = problem(10_000 if quick else 100_000)
-    draws = (30_000 if quick else 60_000) * (10 if stored else 1)
+    draws = 30_000 if quick else 1_500_000 if stored else 120_000  # seconds: a run has a beginning and an end
     name = "every draw stored, two cores" if stored else "thin = 10, one core"
     os.environ["FORCE_COLOR"] = "1"  # the progress line is drawn as on a terminal
     worst, part = [], "stored" if stored else "driver"

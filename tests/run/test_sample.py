@@ -282,7 +282,7 @@ CHILD = """
     Y = (X[:, 0] > 0).astype(np.float32)
     target = fokker.glm(X, Y)
     kernel = fokker.sghmc(step_size=1e-2, friction=1.0)
-    arguments = dict(draws=400_000, warmup=10, thin=2, chains=2, batch_size=20, progress=False)
+    arguments = dict(draws=1_000_000, warmup=10, thin=2, chains=2, batch_size=20, progress=False)
     if sys.argv[2] == "whole":
         np.save(sys.argv[1], np.asarray(fokker.sample(target, kernel, **arguments).draws["beta"]))
     elif sys.argv[2] == "begin":
@@ -311,7 +311,7 @@ def test_killed_at_random_instants_the_draws_are_those_of_an_uninterrupted_run(t
         before = time.monotonic()
         while mode == "begin" and not (path / "checkpoint" / "commit.json").exists() and time.monotonic() - before < 60:
             time.sleep(0.01)
-        time.sleep(rng.uniform(0.0, 1.0 if mode == "begin" else 4.0))
+        time.sleep(rng.uniform(0.0, 0.5 if mode == "begin" else 4.0))
         finished = child.poll() is not None
         if finished:
             assert child.returncode == 0
