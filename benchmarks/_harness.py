@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -115,9 +116,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _digits(value: float) -> float:
-    """Four significant digits."""
-    return float(f"{value:.4g}")
+def _digits(value: float) -> float | None:
+    """Four significant digits; None, which JSON can say, for what was not measured."""
+    return None if math.isnan(value) else float(f"{value:.4g}")
 
 
 # --- running --------------------------------------------------------------------------------------------------------
