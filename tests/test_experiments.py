@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib", reason="experiments draw with matplotlib (fokk
 
 from experiments import __main__ as command
 from experiments import page, report
-from tests.oracles import read_off, stationary_covariance
+from tests.oracles import noisy, read_off, stationary_covariance
 
 ROOT = Path(__file__).resolve().parent.parent
 # What the paper says and what we find: a change of a verdict is a finding that has to be looked at.
@@ -143,7 +143,8 @@ def test_an_exact_row_of_the_bias_table_again(library, name, d, table):
         assert (now is None) == (was is None)
         if now is not None:
             assert now == pytest.approx(was, rel=1e-6, abs=1e-9)
-    assert row["modes"]["exact"]["cost"] == pytest.approx(COST, rel=1e-6)
+    cost = row["modes"]["exact"]["cost"] / COST
+    assert cost == pytest.approx(4 if (library, d) == ("BlackJAX", 20) else 1, rel=1e-6)
 
 
 def test_a_simulated_row_of_the_bias_table_again(table):
@@ -177,7 +178,7 @@ def test_the_bias_of_sgld_and_of_euler_has_the_closed_form(table):
 def test_the_law_of_a_step_is_read_as_the_oracle_reads_it(x64):
     pytest.importorskip("blackjax")
     from experiments.bias.linear import read_jax
-    from experiments.bias.ours import noisy, potential
+    from experiments.bias.ours import potential
     from experiments.bias.problem import Problem
     from experiments.bias.table import named
     from fokker import Target, sghmc
@@ -185,7 +186,8 @@ def test_the_law_of_a_step_is_read_as_the_oracle_reads_it(x64):
     problem = Problem(3, "told")
     step = read_jax(named("fokker", "sghmc aboba").make(problem, 0.1), 3)
     target = Target.from_log_density(lambda x: -potential(problem)(x))
-    M, _, F = read_off(sghmc(0.1, friction=1.0, integrator="aboba"), target, noisy(problem), 3)
+    gradient = noisy(np.diag(problem.V), np.diag(problem.V))
+    M, _, F = read_off(sghmc(0.1, friction=1.0, integrator="aboba"), target, gradient, 3)
     assert np.allclose(stationary_covariance(step.M, step.F), stationary_covariance(M, F), atol=1e-12)
 
 

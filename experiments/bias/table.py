@@ -129,12 +129,13 @@ def at_their_settings() -> list[dict[str, Any]]:
     badodab = lambda d: simulated(d, peers.sgmcmcjax_chain("badodab", flat(d), 0.05))
     aboba = lambda d: simulated(d, named("fokker", "sgnht aboba").make(flat(d), 0.05))
     same = named("fokker", "sghmc aboba").make(flat(1), 0.1)
+    words = lambda d: f"{d} dimension{'s' * (d > 1)}"
     rows = [
         ("BlackJAX sghmc, friction 0.01, ten steps of 0.1", 1, exactly(1, sghmc(0.1))),
         ("BlackJAX sghmc, friction 0.01, ten steps of 0.05", 1, exactly(1, sghmc(0.05))),
         ("fokker sghmc aboba, steps of 0.1", 1, exactly(1, same)),
-        *((f"SGMCMCJax badodab, steps of 0.05, {d} dimensions", d, badodab(d)) for d in (1, 5, 20)),
-        *((f"fokker sgnht aboba, steps of 0.05, {d} dimensions", d, aboba(d)) for d in (1, 5, 20)),
+        *((f"SGMCMCJax badodab, steps of 0.05, {words(d)}", d, badodab(d)) for d in (1, 5, 20)),
+        *((f"fokker sgnht aboba, steps of 0.05, {words(d)}", d, aboba(d)) for d in (1, 5, 20)),
     ]
     return [dict(what=what, d=d, **found) for what, d, found in rows]
 
