@@ -141,10 +141,11 @@ def test_an_exact_row_of_the_bias_table_again(library, name, d, table):
     for mode, was in row["modes"].items():
         now = measure(named(library, name), d, row["step"], mode)
         assert (now is None) == (was is None)
-        if now is not None:
-            assert now == pytest.approx(was, rel=1e-6, abs=1e-9)
+        if now is not None:  # coordinates whose errors are equal take turns at being the worst
+            both = [{name: value for name, value in found.items() if name != "curvature"} for found in (now, was)]
+            assert both[0] == pytest.approx(both[1], rel=1e-6, abs=1e-9)
     cost = row["modes"]["exact"]["cost"] / COST
-    assert cost == pytest.approx(4 if (library, d) == ("BlackJAX", 20) else 1, rel=1e-6)
+    assert cost == pytest.approx(2 if (library, d) == ("BlackJAX", 20) else 1, rel=1e-6)
 
 
 def test_a_simulated_row_of_the_bias_table_again(table):

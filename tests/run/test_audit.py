@@ -33,9 +33,9 @@ def two_wells(theta):
     return jnp.logaddexp(first, -0.5 * ((theta - 15.0) ** 2).sum())
 
 
-def audit_of(kernel, posterior=None, **settings):
+def audit_of(kernel, posterior=None, seconds=2.0, **settings):
     run = fokker.sample(target() if posterior is None else posterior, kernel, **{**RIGHT, **settings})
-    return run.audit(seconds=2.0)
+    return run.audit(seconds=seconds)
 
 
 def test_a_right_run_is_green():
@@ -83,7 +83,7 @@ def test_one_mode_of_two_is_red():
     """All chains agree, every moment is right within the mode, and half of the mass is missing."""
     wells = fokker.Target.from_log_density(two_wells, start=np.zeros(2))
     settings = {"draws": 500, "warmup": 50, "thin": 1, "batch_size": None}
-    audit = audit_of(fokker.hmc(step_size=0.5, leapfrog_steps=3), wells, **settings)
+    audit = audit_of(fokker.hmc(step_size=0.5, leapfrog_steps=3), wells, seconds=15.0, **settings)
     assert audit["agreement of chains"].verdict == "ok"
     assert audit.verdict == "red" and audit["other modes"].verdict == "fail"
     assert abs(audit["other modes"].value - 1) < 0.1

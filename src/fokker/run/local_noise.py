@@ -32,7 +32,7 @@ class Noise:
     centred: bool  # of control variates
     known: str  # form of the estimate V^ that is compensated: "none", "scalar", "diagonal", "dense", "low_rank"
     rank: int
-    doubt: float  # relative error of V^, which knows rows, as the covariance of windows of rows
+    doubt: float  # relative error of the covariance of rows as that of windows of rows, in a direction
 
     def along(self, vectors: np.ndarray) -> np.ndarray:
         """v^T V v for every column of (d, k)."""
@@ -71,8 +71,7 @@ def measure_noise(plan: Plan, shape: Shape) -> Noise:
     elif isinstance(gradient, svrg):
         centres = points[POINTS:]
     # rows in memory are cut into windows once and for all: their covariance rests on N / n of them
-    windows = plan.batches is not None and gradient.noise != "none"
-    doubt = float(np.sqrt(2 * plan.batch_size / rows(target))) if windows else 0.0
+    doubt = 0.0 if plan.batches is None else float(np.sqrt(2 * plan.batch_size / rows(target)))
     factor = _factor(plan, points[:POINTS], centres)
     return Noise(factor, centres is not None, gradient.noise, getattr(gradient, "rank", 1), doubt)
 

@@ -78,15 +78,15 @@ class Chains:
         self._slabs: dict[int, _Slabs] = {}
         group = plan.chains if plan.share_batches else None
         self.capacity = blocks.capacity_for(plan.layout.size * (group or 1), itemsize, plan.thin, self._max_steps)
-        self._data: Any = None
+        self.data: Any = None  # rows in memory, in the order that batches are cut from
         if plan.batches is not None:
             feed = blocks.Feed("windows", plan.batches.batch_size)
-            self._data = blocks.resident(plan.target.data, plan.batches.row_order(), plan.batches.batch_size)
+            self.data = blocks.resident(plan.target.data, plan.batches.row_order(), plan.batches.batch_size)
         elif plan.source is not None:
             feed = blocks.Feed("stacked")
         elif plan.target.log_likelihood is not None:
             feed = blocks.Feed("whole")
-            self._data = jax.tree.map(jnp.asarray, plan.target.data)
+            self.data = jax.tree.map(jnp.asarray, plan.target.data)
         else:
             feed = blocks.Feed("none")
         self._advance = blocks.program(self._bound, feed, self.capacity, group)
@@ -215,12 +215,12 @@ class Chains:
             index = np.zeros(self._max_steps, np.int32)
             if steps:
                 index[:steps] = plan.batches.starts(chain, first, steps)
-            return self._data, jnp.asarray(index)
+            return self.data, jnp.asarray(index)
         if plan.source is not None:
             if chain not in self._slabs:
                 self._slabs[chain] = _Slabs(plan, chain, first // self._max_steps, self._max_steps)
             return self._slabs[chain].at(first // self._max_steps), jnp.full(1, first % self._max_steps, jnp.int32)
-        return self._data, self._no_index
+        return self.data, self._no_index
 
     def _refresh(self) -> None:
         """Give the gradient estimator its pass over all data, if one is due now."""

@@ -1,4 +1,7 @@
-"""The line that shows a run: rate, time left, R-hat and ESS of a few coordinates, notes. Costs next to nothing."""
+"""The line that shows a run: rate, time left, R-hat and ESS of a few coordinates, noise of the gradient, notes.
+
+Costs next to nothing: what has to be computed is looked at every two seconds, the noise once.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ class Progress:
         self._started: tuple[float, int] | None = None
         self._note = ""
         self._verdict = ""
+        self._noise: str | None = None
 
     def __enter__(self) -> Progress:
         if self._enabled:
@@ -88,9 +92,11 @@ class Progress:
         if got is not None:
             self._watch(got)
             if now - self._checked > SECONDS_BETWEEN_CHECKS:
+                if self._noise is None and self._checked:  # not in runs of a moment: it has to be compiled
+                    self._noise = _noise(chains)
                 self._checked = now
                 self._verdict = self._check()
-            words.insert(1, self._verdict)
+            words[1:1] = [self._verdict, self._noise or ""]
         total = chains.plan.warmup if phase == "warm-up" else chains.plan.draws
         count, note = f"{completed:,}/{total:,}", "  ".join(w for w in words if w)
         self._bar.update(self._tasks[phase], completed=completed, count=count, note=note)
@@ -118,3 +124,10 @@ class Progress:
             )
             words = f"R-hat {rhat:.2f}  {words}"
         return words
+
+
+def _noise(chains: Chains) -> str:
+    from fokker.run.noise_share import noise_share
+
+    share = noise_share(chains)
+    return "" if share is None else f"gradient noise {share:.1%} of injected"

@@ -120,7 +120,8 @@ def _best(problem: Problem, frame: Frame, eps: np.ndarray, friction: np.ndarray,
 
     injected = alpha[..., None] * (laws.variance @ (view.weights @ mix).T)  # (eps, friction, coordinates)
     brought = laws.from_gradient @ ((view.weights * excess) @ mix).T
-    unsure = noise.doubt * (laws.from_gradient @ ((view.weights * known) @ mix).T)
+    balanced = V if method == "sgnht" else known  # noise that something else makes up for: a thermostat, or V^
+    unsure = noise.doubt * (laws.from_gradient @ ((view.weights * balanced) @ mix).T)
     sd_error = _worse_side(injected + brought, unsure)
     by_direction = alpha[..., None] * (laws.variance @ mix.T) + (laws.from_gradient @ mix.T) * excess
     tau, tau_square = laws.tau @ (view.weights @ mix).T, laws.tau_square @ (view.weights @ mix).T

@@ -45,6 +45,7 @@ class Search(NamedTuple):
     """What the descents found."""
 
     converged: int
+    left: int  # starts that the time did not suffice for
     unseen: tuple[Mode, ...]  # by weight, the largest first
     relabelled: int
 
@@ -60,24 +61,28 @@ def search_modes(target: Target, draws: np.ndarray, extra: np.ndarray, seconds: 
     """draws: (n, d), spread over the run; extra: (k, d) more starts, such as those of the chains."""
     if draws.shape[1] > LARGEST:
         return f"{draws.shape[1]:,} parameters are too many to look for modes (at most {LARGEST:,})."
-    started = time.perf_counter()
     frame = Frame.of(draws)
     U = Potential(target, frame, np.asarray(extra).dtype)
+    U(np.zeros(draws.shape[1]))  # compiles, which does not count
+    started = time.perf_counter()
     ends: list[tuple[np.ndarray, float]] = []
-    for z in _starts(frame, extra, seed):
+    starts = _starts(frame, extra, seed)
+    tried = 0
+    for z in starts:
         if ends and time.perf_counter() - started > seconds:
             break
+        tried += 1
         if U(z)[0] < NO_VALUE:
             end, value = U.descend(z, 200)
             if np.isfinite(end).all() and value < NO_VALUE:
                 ends.append((end, value))
     if not ends:
         return "No descent converged."
-    clusters = _clusters(ends, U)
+    clusters, left = _clusters(ends, U), len(starts) - tried
     if len(clusters) < 2:
-        return Search(len(ends), (), 0)
+        return Search(len(ends), left, (), 0)
     minima = _weighed([U.descend(z, 30, everything=True) for z, _ in clusters], U, frame.to_z(draws))
-    return _compared(minima, frame, len(ends))
+    return _compared(minima, frame, len(ends), left)
 
 
 @dataclass(frozen=True)
@@ -203,7 +208,7 @@ def _weighed(ends: list[tuple[np.ndarray, float]], U: Potential, draws: np.ndarr
     return minima
 
 
-def _compared(minima: list[Minimum], frame: Frame, converged: int) -> Search:
+def _compared(minima: list[Minimum], frame: Frame, converged: int, left: int) -> Search:
     """What was not seen against what was."""
     seen = [m for m in minima if m.seen]
     reference = max((m.log_mass for m in seen), default=-np.inf)
@@ -216,7 +221,7 @@ def _compared(minima: list[Minimum], frame: Frame, converged: int) -> Search:
             continue
         weight = float(np.exp(min(m.log_mass - reference, 700.0)))
         modes.append(Mode(frame.to_theta(m.z), weight, float(np.linalg.norm(m.z))))
-    return Search(converged, tuple(sorted(modes, key=lambda mode: -mode.weight)), relabelled)
+    return Search(converged, left, tuple(sorted(modes, key=lambda mode: -mode.weight)), relabelled)
 
 
 def _alike(a: Minimum, b: Minimum) -> bool:

@@ -150,6 +150,8 @@ def unseen_modes(plan: Plan, x: Draws, seconds: float, seed: int) -> Finding:
     if isinstance(search, str):
         return missing(name, search)
     say = f"{search.converged} descents from up to 100 sd away"
+    if search.left:
+        say += f" ({search.left} more would have taken longer than the audit may)"
     if search.relabelled:
         say += f", {search.relabelled} of their ends the same mode relabelled,"
     if not search.unseen:
