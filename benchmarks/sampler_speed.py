@@ -189,7 +189,7 @@ def accuracy(quick: bool) -> Iterator[Row]:
     for name, (method, integrator, kernel, said) in settings.items():
         draws, made = of_ours(kernel, 1.6 if method == "sgnht" else 1.0)  # more friction, by the gradient noise
         score = _score(draws)
-        V = q.noise(made.batches.row_order())
+        V = q.noise(made.batches.row_orders()[0])
         expected = law(method, integrator, V, p.size // BATCH if made.batches.order == "epochs" else None)
         of_mean = np.abs(score.mean) / (expected / np.sqrt(score.ess))
         of_sd = np.abs(score.sd / expected - 1) * np.sqrt(2 * score.ess_of_squares)

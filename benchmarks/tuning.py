@@ -206,7 +206,7 @@ class Runner:
         plan = self.plan
         windows = dataclasses.replace(plan.batches, seed=seed)
         if seed not in self.resident:
-            self.resident = {seed: blocks.resident(plan.target.data, windows.row_order(), plan.batch_size)}
+            self.resident = {seed: blocks.resident(plan.target.data, windows.resident_rows())}
         data, aux = self.resident[seed], self.aux
         d = plan.layout.size
         fields = {

@@ -142,7 +142,7 @@ def test_chains_on_the_batches_as_drawn_have_the_variance_of_the_enumeration(ord
     squares = []
     for seed in range(200):
         batches = Batches(size, batch_size, seed, order)
-        e = noise_of_windows(y[batches.row_order()], batch_size)[batches.starts(0, 0, steps)]
+        e = noise_of_windows(y[batches.row_orders()[0]], batch_size)[batches.starts(0, 0, steps)]
         squares.append((lfilter([-eps], [1, -rho], e)[200:] ** 2).mean())
     covariance, V = closed_form(size, batch_size, y)
     want = added_by_epochs(covariance, rho, eps).mean() if order == "epochs" else added_by_independent(V, rho, eps)

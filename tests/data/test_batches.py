@@ -12,14 +12,18 @@ from fokker.errors import InputError
 SIZES = st.tuples(st.integers(1, 300), st.integers(1, 300)).filter(lambda s: s[1] <= s[0])
 
 
+COPIES = st.sampled_from([1, 2, 5])
+
+
 def rows(batches, start):
-    return (start + np.arange(batches.batch_size)) % batches.size
+    """The rows of a batch, as the loop cuts them from what lies in memory."""
+    return batches.resident_rows()[start : start + batches.batch_size]
 
 
-@given(sizes=SIZES, seed=st.integers(0, 2**40), epoch=st.integers(0, 50))
+@given(sizes=SIZES, seed=st.integers(0, 2**40), epoch=st.integers(0, 50), copies=COPIES)
 @settings(max_examples=50, deadline=None)
-def test_an_epoch_uses_no_row_twice(sizes, seed, epoch):
-    batches = Batches(*sizes, seed=seed)
+def test_an_epoch_uses_no_row_twice(sizes, seed, epoch, copies):
+    batches = Batches(*sizes, seed=seed, copies=copies)
     per_epoch = batches.size // batches.batch_size
     used = np.concatenate([rows(batches, s) for s in batches.starts(0, epoch * per_epoch, per_epoch)])
     assert len(np.unique(used)) == len(used) == per_epoch * batches.batch_size
@@ -30,21 +34,53 @@ def test_an_epoch_uses_no_row_twice(sizes, seed, epoch):
     seed=st.integers(0, 2**40),
     first=st.integers(0, 10_000),
     order=st.sampled_from(["epochs", "independent"]),
+    copies=COPIES,
 )
 @settings(max_examples=50, deadline=None)
-def test_any_iteration_can_be_had_alone(sizes, seed, first, order):
-    batches = Batches(*sizes, seed=seed, order=order)
+def test_any_iteration_can_be_had_alone(sizes, seed, first, order, copies):
+    batches = Batches(*sizes, seed=seed, order=order, copies=copies)
     together = batches.starts(3, first, 7)
     assert together.tolist() == [int(batches.starts(3, first + i, 1)[0]) for i in range(7)]
-    assert (0 <= together).all() and (together < batches.size).all()
+    copy, start = np.divmod(together, batches.size + batches.batch_size - 1)
+    assert ((0 <= copy) & (copy < copies)).all() and (start < batches.size).all()
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("order", ["epochs", "independent"])
+def test_every_window_is_equally_likely_at_every_iteration(order, copies):
+    """And with it every row, since each is in n of the windows of an order."""
+    batches = [Batches(30, 7, seed=s, order=order, copies=copies) for s in range(3000)]
+    for t in (0, 3, 5):
+        copy, start = np.divmod(np.array([b.starts(0, t, 1)[0] for b in batches]), 36)
+        counts = np.bincount(30 * copy + start, minlength=30 * copies)
+        assert len(counts) == 30 * copies and stats.chisquare(counts).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("order", ["epochs", "independent"])
-def test_every_row_is_equally_likely_at_every_iteration(order):
-    batches = [Batches(30, 7, seed=s, order=order) for s in range(3000)]
-    for t in (0, 3, 5):
-        starts = np.array([b.starts(0, t, 1)[0] for b in batches])
-        assert stats.chisquare(np.bincount(starts, minlength=30)).pvalue > 1e-4
+def test_with_several_orders_the_noise_hangs_less_on_the_seed(order):
+    """The mean square of a window's mean over all windows, as the sampler draws them: its spread over seeds."""
+    y = np.random.default_rng(0).normal(size=50)
+    y -= y.mean()
+    spread = {}
+    for copies in (1, 25):
+        noise = []
+        for seed in range(60):
+            batches = Batches(50, 10, seed=seed, order=order, copies=copies)
+            resident = y[batches.resident_rows()]
+            windows = resident[batches.starts(0, 0, 5000)[:, None] + np.arange(10)].mean(1)
+            noise.append((windows**2).mean())
+        exact = y.var(ddof=1) / 10 * (1 - 10 / 50)
+        assert abs(np.mean(noise) - exact) < 4 * np.std(noise) / np.sqrt(len(noise))
+        spread[copies] = np.std(noise) / exact
+    assert spread[1] > 0.2 and spread[25] < 0.4 * spread[1]  # 1/5, but for the sampling error of 5,000 windows
+
+
+def test_copies_are_made_where_windows_are_few_and_memory_allows():
+    copies = lambda *settings: Batches.of(*settings, seed=0, order="epochs").copies
+    assert copies(100_000, 100, 204) == 1  # 1,000 windows
+    assert copies(500, 100, 24) == 80
+    assert copies(32_000, 300, 400) == 1  # 13 MB: twice that would leave the cache
+    assert copies(100, 100, 8) == 1  # all rows in every batch
 
 
 def test_chains_and_epochs_have_their_own_batches():
@@ -53,8 +89,10 @@ def test_chains_and_epochs_have_their_own_batches():
     assert (first != second).mean() > 0.99 and (first != other).mean() > 0.99
 
 
-def test_the_resident_order_is_a_permutation():
-    assert (np.sort(Batches(1000, 10, seed=0).row_order()) == np.arange(1000)).all()
+def test_the_orders_are_permutations():
+    orders = Batches(1000, 10, seed=0, copies=3).row_orders()
+    assert (np.sort(orders, axis=1) == np.arange(1000)).all()
+    assert (orders[0] != orders[1]).mean() > 0.99
 
 
 @pytest.mark.parametrize("size, batch_size", [(10, 11), (10, 0)])

@@ -58,7 +58,8 @@ def test_no_share_where_none_is_known():
 def test_the_line_shows_rate_agreement_and_noise(monkeypatch):
     shown = io.StringIO()
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_CHECKS", 0.0)
+    monkeypatch.setattr(progress, "WORTH_THE_NOISE", 0.0)
     monkeypatch.setattr("rich.progress.get_console", lambda: Console(file=shown, force_terminal=True, width=200))
-    fokker.sample(TARGET, fokker.sgld(EPS), batch_size=BATCH, draws=20_000, warmup=100, chains=2, thin=20)
+    fokker.sample(TARGET, fokker.sgld(EPS), batch_size=BATCH, draws=20_000, warmup=100, chains=2, thin=600)
     for words in ("it/s", "R-hat 1.0", "ESS", "of injected"):
         assert words in shown.getvalue()

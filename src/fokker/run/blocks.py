@@ -21,7 +21,7 @@ from fokker.run import one_kernel
 from fokker.sgmcmc.kernel import Bound
 
 MAX_STEPS = 65_536  # of one call; bounds the table of batch starts
-MAX_DRAW_BYTES = 1 << 22  # of the buffer of kept positions, as a chunk of the store; every call makes a new one
+MAX_DRAW_BYTES = 1 << 23  # of the buffer of kept positions, as a chunk of the store; every call makes a new one
 ONE_BY_ONE = 8  # chains that share batches and are faster one after the other than vmapped
 MAX_BATCH_BYTES = 1 << 24  # of streamed batches that one call may use
 
@@ -126,7 +126,6 @@ def capacity_for(d: int, itemsize: int, thin: int, max_steps: int) -> int:
     return max(1, min(max_steps // thin, MAX_DRAW_BYTES // (d * itemsize)))
 
 
-def resident(data: Any, order: np.ndarray, batch_size: int) -> Any:
-    """The rows in their random order, with the first ``batch_size - 1`` once more at the end."""
-    cyclic = np.concatenate([order, order[: batch_size - 1]])
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[cyclic]), data)
+def resident(data: Any, rows: np.ndarray) -> Any:
+    """The rows that lie in memory, in the order that windows are cut from."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[rows]), data)

@@ -23,6 +23,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
+from fokker.run.lean import lean
 from fokker.sgmcmc.kernel import BoundGradient
 from fokker.sgmcmc.matrix import LowRank
 
@@ -171,8 +172,8 @@ def likelihood_gradient(target: Target, position: Any, batch: Any) -> Array:
     if target.linear is not None:
         theta, X = ravel_pytree(position)[0], target.linear.design(batch)
         return target.linear.score(X @ theta, batch) @ X
-    f = target.log_likelihood
-    assert f is not None
+    assert target.log_likelihood is not None
+    f = lean(target.log_likelihood)
     return ravel_pytree(jax.grad(lambda p: f(p, batch).sum())(position))[0]
 
 
@@ -181,8 +182,8 @@ def row_gradients(target: Target, position: Any, batch: Any) -> Array:
     if target.linear is not None:
         theta, X = ravel_pytree(position)[0], target.linear.design(batch)
         return target.linear.score(X @ theta, batch)[:, None] * X
-    f = target.log_likelihood
-    assert f is not None
+    assert target.log_likelihood is not None
+    f = lean(target.log_likelihood)
 
     def one(row: Any) -> Array:
         single = jax.tree.map(lambda leaf: leaf[None], row)

@@ -70,8 +70,9 @@ def measure_noise(plan: Plan, shape: Shape) -> Noise:
         centres = np.tile(np.asarray(gradient.centre, np.float64), (POINTS, 1))
     elif isinstance(gradient, svrg):
         centres = points[POINTS:]
-    # rows in memory are cut into windows once and for all: their covariance rests on N / n of them
-    doubt = 0.0 if plan.batches is None else float(np.sqrt(2 * plan.batch_size / rows(target)))
+    # rows in memory are cut into windows once and for all: their covariance rests on N / n of them in each order
+    windows = np.inf if plan.batches is None else plan.batches.copies * rows(target) / plan.batch_size
+    doubt = float(np.sqrt(2 / windows))
     factor = _factor(plan, points[:POINTS], centres)
     return Noise(factor, centres is not None, gradient.noise, getattr(gradient, "rank", 1), doubt)
 

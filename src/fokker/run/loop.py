@@ -81,7 +81,7 @@ class Chains:
         self.data: Any = None  # rows in memory, in the order that batches are cut from
         if plan.batches is not None:
             feed = blocks.Feed("windows", plan.batches.batch_size)
-            self.data = blocks.resident(plan.target.data, plan.batches.row_order(), plan.batches.batch_size)
+            self.data = blocks.resident(plan.target.data, plan.batches.resident_rows())
         elif plan.source is not None:
             feed = blocks.Feed("stacked")
         elif plan.target.log_likelihood is not None:

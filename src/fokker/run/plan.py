@@ -220,7 +220,8 @@ def make_plan(
             batch_size = min(size, max(100, size // 1000)) if batch_size is None else batch_size
             white = gradient.noise != "none" or isinstance(kernel, sgnht)  # a thermostat, too, takes noise for white
             order = batches or ("independent" if white else "epochs")
-            windows = Batches(size, batch_size, int(seed), order)
+            row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(data)) // size
+            windows = Batches.of(size, batch_size, row_bytes, int(seed), order)
     flat = dataclasses.replace(target, data=data).ravelled(lay.unravel)
     if isinstance(gradient, control_variates) and gradient.centre is not None:
         centre = np.asarray(jax.flatten_util.ravel_pytree(gradient.centre)[0], dtype)

@@ -1,14 +1,17 @@
 """The line that shows a run: rate, time left, R-hat and ESS of a few coordinates, noise of the gradient, notes.
 
-Costs next to nothing: what has to be computed is looked at every two seconds, the noise once.
+Costs next to nothing: what has to be computed is looked at every two seconds, the noise once, beside the run.
 """
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from fokker.run.watch import ess, split_rhat
 
 if TYPE_CHECKING:
     from fokker.run.loop import Advance, Chains
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 WATCHED = 3  # coordinates
 KEPT = 400  # draws of them, thinned as the run goes on
 SECONDS_BETWEEN_CHECKS = 2.0
+WORTH_THE_NOISE = 5.0  # seconds that a run has to be expected to go on: looking at the noise has to be compiled
 
 
 class Progress:
@@ -34,7 +38,7 @@ class Progress:
         self._started: tuple[float, int] | None = None
         self._note = ""
         self._verdict = ""
-        self._noise: str | None = None
+        self._noise: Future[str] | None = None
 
     def __enter__(self) -> Progress:
         if self._enabled:
@@ -92,11 +96,14 @@ class Progress:
         if got is not None:
             self._watch(got)
             if now - self._checked > SECONDS_BETWEEN_CHECKS:
-                if self._noise is None and self._checked:  # not in runs of a moment: it has to be compiled
-                    self._noise = _noise(chains)
+                left = (chains.plan.draws - completed) * chains.plan.thin * chains.plan.chains
+                if self._noise is None and rate and left / rate > WORTH_THE_NOISE:
+                    beside = ThreadPoolExecutor(1)
+                    self._noise = beside.submit(_noise, chains)
+                    beside.shutdown(wait=False)
                 self._checked = now
                 self._verdict = self._check()
-            words[1:1] = [self._verdict, self._noise or ""]
+            words[1:1] = [self._verdict, self._noise.result() if self._noise and self._noise.done() else ""]
         total = chains.plan.warmup if phase == "warm-up" else chains.plan.draws
         count, note = f"{completed:,}/{total:,}", "  ".join(w for w in words if w)
         self._bar.update(self._tasks[phase], completed=completed, count=count, note=note)
@@ -111,18 +118,13 @@ class Progress:
             self._stride *= 2
 
     def _check(self) -> str:
-        from arviz_stats.base import array_stats
-
         record = np.concatenate(self._watched, axis=1).astype(np.float64)
         if record.shape[1] < 20:
             return ""
-        ess = min(float(array_stats.ess(record[:, :, i], chain_axis=0, draw_axis=1)) for i in range(record.shape[2]))
-        words = f"ESS {ess:,.0f} of {record.shape[0] * record.shape[1]:,} seen"
+        each = [record[:, :, i] for i in range(record.shape[2])]
+        words = f"ESS {min(map(ess, each)):,.0f} of {record.shape[0] * record.shape[1]:,} seen"
         if record.shape[0] > 1:
-            rhat = max(
-                float(array_stats.rhat(record[:, :, i], chain_axis=0, draw_axis=1)) for i in range(record.shape[2])
-            )
-            words = f"R-hat {rhat:.2f}  {words}"
+            words = f"R-hat {max(map(split_rhat, each)):.2f}  {words}"
         return words
 
 

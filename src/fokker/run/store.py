@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     import xarray
 
 FORMAT, VERSION = "fokker run", 1
-CHUNK_BYTES = 4 << 20  # of all variables together: large enough for the disk, small enough to lose
-CHUNK_DRAWS = 20_000  # and never longer than this
+CHUNK_BYTES = 8 << 20  # of all variables together: large enough for the disk, small enough to lose
+CHUNK_DRAWS = 40_000  # and never longer than this
 COMMIT_SECONDS = 5.0  # a slow run writes its partial chunk this often
 SYNC_SHARE, SYNC_SECONDS = (
     0.02,
@@ -114,7 +114,7 @@ class Store:
         """An empty store for ``draws`` draws of ``chains`` chains, and ``warmup`` warm-up draws if kept.
 
         stats: {name: dtype}, one number a draw and chain. settings: anything that JSON can say. chunk: draws
-        in one chunk; None takes about 4 MB and at most 20,000 draws. What is at ``path`` is replaced only if
+        in one chunk; None takes about 8 MB and at most 40,000 draws. What is at ``path`` is replaced only if
         it is a store and ``overwrite`` is set; anything else that is there is left alone, always.
         """
         path = Path(path)

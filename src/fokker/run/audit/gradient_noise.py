@@ -91,7 +91,7 @@ def measure(plan: Plan, points: np.ndarray, feed: tuple[blocks.Feed, Any], secon
 def minibatches(plan: Plan) -> tuple[blocks.Feed, Any]:
     """How batches reach a step, and the rows they are cut from (None for rows that stay on disk)."""
     if plan.batches is not None:
-        data = blocks.resident(plan.target.data, plan.batches.row_order(), plan.batches.batch_size)
+        data = blocks.resident(plan.target.data, plan.batches.resident_rows())
         return blocks.Feed("windows", plan.batches.batch_size), data
     if plan.source is not None:
         return blocks.Feed("stacked"), None
