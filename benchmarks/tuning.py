@@ -339,11 +339,11 @@ class Grid:
         if point not in self.seen:
             self.seen[point] = self.trial(self.fields(point))
 
-    def best(self, count: int) -> list[tuple[float, float]]:
-        """The best admissible points for either kind of ESS."""
+    def ranked(self) -> list[tuple[float, float]]:
+        """The points admissible with one seed, the better of either kind of ESS first."""
         admissible = [p for p, s in self.seen.items() if s.admissible]
-        ranked = [sorted(admissible, key=lambda p: -self.seen[p].rate(k, "gradients"))[:count] for k in KINDS]
-        return sorted({p for points in ranked for p in points})
+        places = [sorted(admissible, key=lambda p: -self.seen[p].rate(k, "gradients")) for k in KINDS]
+        return sorted(admissible, key=lambda p: min(order.index(p) for order in places))
 
     def search(self, centre: float, quick: bool) -> None:
         """In factors of 2 around the step ``centre``, far to both sides, then of sqrt 2 around the best."""
@@ -352,7 +352,7 @@ class Grid:
         for k in range(-3, 5) if quick else range(-4, 8):
             for friction in frictions:
                 self.look(np.log2(centre) + k, friction)
-        for step, friction in self.best(2):
+        for step, friction in self.ranked()[:4]:
             for de in (-0.5, 0, 0.5):
                 for df in (-0.5, 0, 0.5) if open_friction else (0,):
                     self.look(step + de, friction + df)
@@ -375,13 +375,16 @@ def compare(posterior: Posterior, method: str, quick: bool) -> dict[str, Any]:
     if method == "sgnht":  # from its own time to that of marginal sds
         centre /= float(np.median(np.sqrt(np.asarray(ours[0].fields["mass"])) * posterior.truth))
     grid.search(centre, quick)
-    finalists = grid.best(2 if quick else 5)
+    ranked, at_once = grid.ranked(), 3 if quick else 8
     mine: list[Score] = []
-    theirs: dict[Any, list[Score]] = {point: [] for point in finalists}
-    for seed, t in zip(seeds, ours, strict=True):
-        mine.append(trial(t.fields, t.starts, seed, enough))
-        for point in finalists:
-            theirs[point].append(trial(grid.fields(point), t.starts, seed, enough))
+    theirs: dict[Any, list[Score]] = {}
+    while ranked and not any(map(admissible_throughout, theirs.values())):
+        finalists, ranked = ranked[:at_once], ranked[at_once:]
+        mine, theirs = [], theirs | {point: [] for point in finalists}
+        for seed, t in zip(seeds, ours, strict=True):
+            mine.append(trial(t.fields, t.starts, seed, enough))
+            for point in finalists:
+                theirs[point].append(trial(grid.fields(point), t.starts, seed, enough))
     row = {"name": f"{posterior.name}, {type(posterior.gradient).__name__}, {method}"} | verdict(mine, theirs)
     chosen = {"step_sizes": [t.fields["step_size"] for t in ours], "first": ours[0].why}
     return row | {
@@ -390,10 +393,14 @@ def compare(posterior: Posterior, method: str, quick: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def admissible_throughout(scores: list[Score]) -> bool:
+    return all(s.admissible for s in scores)
+
+
 def verdict(mine: list[Score], theirs: dict[Any, list[Score]]) -> dict[str, Any]:
     """Each seed of the tuner against the best point of the grid, whose rate is its median over seeds.
 
-    A point counts if its sds are admissible for most seeds; ours have to be for every seed. ``measured`` is the least
+    A point counts if its sds are admissible for every seed, as ours have to be. ``measured`` is the least
     of the ratios of ESS/s, over seeds and both kinds of ESS. Seconds per gradient of a setting are the median over
     seeds, so that a slow spell of the machine is not taken for a slow setting.
     """
@@ -401,7 +408,7 @@ def verdict(mine: list[Score], theirs: dict[Any, list[Score]]) -> dict[str, Any]
         pace = float(np.median([s.seconds / s.gradients for s in scores]))
         for s in scores:
             s.seconds = pace * s.gradients
-    sound = {p: scores for p, scores in theirs.items() if np.mean([s.admissible for s in scores]) > 0.5}
+    sound = {p: scores for p, scores in theirs.items() if admissible_throughout(scores)}
     row: dict[str, Any] = {}
     least = []
     for kind in KINDS:

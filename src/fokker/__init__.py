@@ -13,12 +13,28 @@ __version__ = "0.1.0"
 # Public name -> module that defines it. The imports at the end tell the same to type checkers and editors
 # (tests/test_package.py holds the two together).
 _EXPORTS = {
-    "IteratorSource": "fokker.data.sources",
     "array_source": "fokker.data.sources",
     "arrow_source": "fokker.data.sources",
+    "IteratorSource": "fokker.data.sources",
     "parquet_source": "fokker.data.sources",
     "zarr_source": "fokker.data.sources",
+    "gmc": "fokker.geodesic.gmc",
+    "gsgnht": "fokker.geodesic.gsgnht",
+    "sggmc": "fokker.geodesic.sggmc",
     "glm": "fokker.linear_models",
+    "Ball": "fokker.manifolds.constrained",
+    "Box": "fokker.manifolds.constrained",
+    "HalfSpace": "fokker.manifolds.constrained",
+    "Positive": "fokker.manifolds.constrained",
+    "Euclidean": "fokker.manifolds.euclidean",
+    "Grassmann": "fokker.manifolds.grassmann",
+    "Hyperboloid": "fokker.manifolds.hyperboloid",
+    "Oblique": "fokker.manifolds.oblique",
+    "random_params": "fokker.manifolds.product",
+    "Simplex": "fokker.manifolds.simplex",
+    "Sphere": "fokker.manifolds.sphere",
+    "Orthogonal": "fokker.manifolds.stiefel",
+    "Stiefel": "fokker.manifolds.stiefel",
     "check": "fokker.recipe.check",
     "Recipe": "fokker.recipe.recipe",
     "recover_curl": "fokker.recipe.recover",
@@ -43,8 +59,8 @@ _EXPORTS = {
     "sgnht": "fokker.sgmcmc.sgnht",
     "sgrhmc": "fokker.sgmcmc.sgrhmc",
     "sgrld": "fokker.sgmcmc.sgrld",
-    "Target": "fokker.target",
     "per_row": "fokker.target",
+    "Target": "fokker.target",
 }
 
 __all__ = ["errors", *sorted(_EXPORTS)]
@@ -68,7 +84,23 @@ if TYPE_CHECKING:
     from fokker.data.sources import arrow_source as arrow_source
     from fokker.data.sources import parquet_source as parquet_source
     from fokker.data.sources import zarr_source as zarr_source
+    from fokker.geodesic.gmc import gmc as gmc
+    from fokker.geodesic.gsgnht import gsgnht as gsgnht
+    from fokker.geodesic.sggmc import sggmc as sggmc
     from fokker.linear_models import glm as glm
+    from fokker.manifolds.constrained import Ball as Ball
+    from fokker.manifolds.constrained import Box as Box
+    from fokker.manifolds.constrained import HalfSpace as HalfSpace
+    from fokker.manifolds.constrained import Positive as Positive
+    from fokker.manifolds.euclidean import Euclidean as Euclidean
+    from fokker.manifolds.grassmann import Grassmann as Grassmann
+    from fokker.manifolds.hyperboloid import Hyperboloid as Hyperboloid
+    from fokker.manifolds.oblique import Oblique as Oblique
+    from fokker.manifolds.product import random_params as random_params
+    from fokker.manifolds.simplex import Simplex as Simplex
+    from fokker.manifolds.sphere import Sphere as Sphere
+    from fokker.manifolds.stiefel import Orthogonal as Orthogonal
+    from fokker.manifolds.stiefel import Stiefel as Stiefel
     from fokker.recipe.check import check as check
     from fokker.recipe.recipe import Recipe as Recipe
     from fokker.recipe.recover import recover_curl as recover_curl

@@ -202,6 +202,7 @@ def make_plan(
     if not isinstance(seed, (int, np.integer)):
         raise InputError(f"seed must be a whole number, got {type(seed).__name__}; a JAX key is not needed.")
     starts, lay = _starts(target, init, chains, seed, dtype)
+    _check_space(target, kernel, starts, lay)
     full_data = bool(getattr(kernel, "full_data", False))
     windows, data = None, target.data
     source = None if target.log_likelihood is None else as_source(data)
@@ -306,6 +307,24 @@ def _check_target(plan: Plan) -> None:
     value = target.log_density(theta, batch)
     if not np.isfinite(value):
         raise InputError(f"the log density at init is {float(value)}; start where it is finite (init=...).")
+
+
+def _check_space(target: Target, kernel: Kernel, starts: tuple[np.ndarray, ...], lay: Layout) -> None:
+    """The space mirrors the parameters, the starts lie in it, and the kernel can move there."""
+    if target.space is None:
+        return
+    from fokker.manifolds.euclidean import Euclidean
+    from fokker.manifolds.product import product
+
+    space = product(target.space, lay.unravel(starts[0]))
+    for start in starts:
+        space.check(start)
+    bounded = [f for f in space.factors if not isinstance(f.space, Euclidean)]
+    if bounded and not getattr(kernel, "on_manifolds", False):
+        raise SpaceError(
+            f"{type(kernel).__name__} moves in flat space and would leave {bounded[0].space}, where {bounded[0].name} "
+            "lies; take fokker.sggmc(), fokker.gsgnht() or, with all data, fokker.gmc()."
+        )
 
 
 def _check_source(source: Source, kernel: Kernel, batch_size: int, streams: int) -> None:

@@ -1,0 +1,110 @@
+"""GMC: geodesic Monte Carlo (Byrne & Girolami 2013; Liu, Zhu & Song 2016, Sec. 2.2), HMC along geodesics.
+
+    v ~ Normal(0, I) in the tangent space at x;
+    steps times:  v <- v - eps/2 P grad U,  (x, v) <- geodesic for a time eps,  v <- v - eps/2 P grad U;
+    accept with probability min(1, exp(H - H')),  H = U_H(x) + |v|^2 / 2
+
+Leaves exp(-U_H) invariant exactly, at every step size, with U_H with respect to the Hausdorff measure, and with it the
+density that the user gave; for that it needs all data. On a Euclidean space it is HMC with unit mass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fokker.errors import InputError
+from fokker.geodesic.tangent import ravelled, space_of
+from fokker.numeric.random_jax import normal
+from fokker.sgmcmc.checks import check_positive, check_step_size
+from fokker.sgmcmc.hmc import ACCEPTANCE, MOMENTUM, Info
+from fokker.sgmcmc.kernel import Bound, Gradient
+from fokker.sgmcmc.metropolis import check_full_data, keep, metropolis, potential_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fokker.manifolds.product import Product
+    from fokker.target import Target
+
+
+class State(NamedTuple):
+    position: Any  # pytree of parameters
+    point: Array  # (n,) on the carrier
+    iteration: Array  # () int32
+
+
+class Phase(NamedTuple):
+    """A point of a trajectory."""
+
+    x: Array  # (n,)
+    v: Array  # (n,) tangent
+    potential: Array  # () U_H
+    grad_u: Array  # (n,) its tangent gradient
+
+
+@dataclass(frozen=True)
+class gmc:
+    """Settings of GMC.
+
+    step_size: eps. leapfrog_steps: of one trajectory, which costs leapfrog_steps + 1 gradients of all data.
+    """
+
+    full_data: ClassVar[bool] = True
+    on_manifolds: ClassVar[bool] = True
+
+    step_size: Any = None
+    leapfrog_steps: int = 10
+
+    def __post_init__(self) -> None:
+        check_positive("step_size", self.step_size)
+        if self.leapfrog_steps < 1:
+            raise InputError(f"leapfrog_steps must be >= 1, got {self.leapfrog_steps}.")
+
+    def bind(self, target: Target, gradient: Gradient | None = None) -> Bound:
+        check_step_size("gmc", self.step_size)
+        check_full_data("gmc", gradient)
+
+        def init(position: Any, key: Any = None) -> State:
+            x = space_of(target, position).embed(ravelled(position)[0])
+            return State(position, x, jnp.zeros((), jnp.int32))
+
+        def step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
+            space, unravel = space_of(target, state.position), ravelled(state.position)[1]
+            x = state.point
+            eps = jnp.asarray(self.step_size, x.dtype)
+            by_params = potential_of(target, batch, unravel)
+            potential = jax.value_and_grad(lambda x: by_params(space.value(x)) - space.log_volume(x))
+
+            v = space.tangent_normal(x, normal(key, x.shape, MOMENTUM, x.dtype))
+            start = phase_at(space, potential, x, v)
+            end = geodesic_leapfrog(space, potential, start, eps, self.leapfrog_steps)
+            energy = lambda phase: phase.potential + space.square(phase.x, phase.v) / 2
+            verdict = metropolis(key, energy(start), energy(end), ACCEPTANCE)
+            x = keep(verdict.accepted, space.retract(end.x, end.v)[0], x)
+            info = Info(verdict.probability, verdict.accepted, energy(end) - energy(start), verdict.diverging)
+            return State(unravel(space.value(x)), x, state.iteration + 1), info
+
+        return Bound(init, step)
+
+
+def phase_at(space: Product, potential: Callable[[Array], tuple[Array, Array]], x: Array, v: Array) -> Phase:
+    value, ambient = potential(x)
+    return Phase(x, v, value, space.gradient(x, ambient))
+
+
+def geodesic_leapfrog(
+    space: Product, potential: Callable[[Array], tuple[Array, Array]], phase: Phase, eps: Any, steps: int
+) -> Phase:
+    """Half kick, geodesic, half kick; steps times. Reversible, volume preserving, energy error of order eps^2."""
+
+    def one(_: Any, phase: Phase) -> Phase:
+        x, v = space.flow(phase.x, phase.v - eps / 2 * phase.grad_u, eps)
+        end = phase_at(space, potential, x, v)
+        return end._replace(v=v - eps / 2 * end.grad_u)
+
+    return jax.lax.fori_loop(0, steps, one, phase)
