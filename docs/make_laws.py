@@ -28,7 +28,7 @@ def page(laws) -> str:
     """The text of docs/laws.md."""
     lines = [HEAD, "| sampler | leaves invariant | in which limit | recipe | first proof |", "|---|---|---|---|---|"]
     for law in laws:
-        recipes = ", ".join(f"`{name}`" for name in law.recipe.split(", "))
+        recipes = ", ".join(f"`{name}`" for name in law.recipe.split(", ") if name) or "–"
         first = law.proof[0].split("::")[1]
         cells = [f"[`{law.kernel}`](#{law.kernel})", law.leaves_invariant, law.limit, recipes, f"`{first}`"]
         lines.append(f"| {' | '.join(cells)} |")

@@ -17,15 +17,17 @@ class Law:
     leaves_invariant: str
     limit: str
     proof: tuple[str, ...]  # file::test, below tests/
+    folder: str = "sgmcmc"
 
     @property
     def module(self) -> str:
-        return f"fokker.sgmcmc.{self.kernel}"
+        return f"fokker.{self.folder}.{self.kernel}"
 
 
 _RECIPE = "sgmcmc/test_recipes.py::test_one_step_has_the_drift_and_the_diffusion_of_the_recipe"
 _LINEAR = "sgmcmc/test_linear_gaussian.py::test_the_stationary_covariance_is_the_closed_form"
 _ORDER = "sgmcmc/test_linear_gaussian.py::test_the_order_of_the_bias"
+_GEODESIC = "geodesic/test_geodesic_samplers.py::"
 _STEP = "step → 0"
 _EXACT = "exact at every step"
 
@@ -126,5 +128,45 @@ LAWS: tuple[Law, ...] = (
             "sgmcmc/test_rmhmc.py::test_an_inner_iteration_that_does_not_converge_is_a_counted_rejection",
             "sgmcmc/test_sbc.py::test_ranks_are_uniform",
         ),
+    ),
+    Law(
+        "sggmc",
+        "",
+        "exp(-U - |v|²/2), U by the Hausdorff measure",
+        _STEP,
+        (
+            _GEODESIC + "test_aboba_on_a_gaussian_has_the_closed_form",
+            _GEODESIC + "test_baoab_on_a_gaussian_is_exact",
+            _GEODESIC + "test_von_mises_fisher_on_the_sphere",
+            _GEODESIC + "test_the_bias_on_the_circle_is_of_second_order",
+            _GEODESIC + "test_noise_that_is_known_is_compensated",
+        ),
+        "geodesic",
+    ),
+    Law(
+        "gsgnht",
+        "",
+        "exp(-U - |v|²/2 - τ m (ξ - C)²/2), U by the Hausdorff measure",
+        _STEP,
+        (
+            _GEODESIC + "test_von_mises_fisher_on_the_sphere",
+            _GEODESIC + "test_the_thermostat_takes_up_isotropic_noise_of_unknown_size",
+            _GEODESIC + "test_the_thermostat_counts_the_intrinsic_dimension",
+            _GEODESIC + "test_a_thermostat_for_every_factor",
+        ),
+        "geodesic",
+    ),
+    Law(
+        "gmc",
+        "",
+        "exp(-U), U by the Hausdorff measure",
+        _EXACT,
+        (
+            _GEODESIC + "test_gmc_on_the_simplex_draws_the_dirichlet",
+            _GEODESIC + "test_gmc_draws_truncated_normals",
+            _GEODESIC + "test_geodesic_leapfrog_is_reversible_and_its_energy_error_is_of_second_order",
+            _GEODESIC + "test_the_mean_of_exp_minus_the_energy_error_is_one",
+        ),
+        "geodesic",
     ),
 )

@@ -27,6 +27,8 @@ def normals_given(z):
     """Every kernel's standard normals become the rows of z, (streams, size), by stream."""
 
     def given(key, shape=(), stream=0, dtype=jnp.float32):
+        if isinstance(key, random_jax.Given):  # drawn already, from z
+            return original(key, shape, stream, dtype)
         return z[stream, : int(np.prod(shape))].reshape(shape).astype(dtype)
 
     places = [m for name, m in sys.modules.items() if name.startswith("fokker.") and hasattr(m, "normal")]

@@ -47,6 +47,20 @@ def test_a_file_is_sampled_continued_audited_and_reported(here):
     assert "data:image/png;base64" in page and "&lt;b&gt;dose" in page and "<b>dose" not in page
 
 
+def test_a_file_that_defines_init_is_audited_again(here):
+    """Its target knows no start: how parameters are nested is in the file, or in the names that the store keeps."""
+    file = (
+        FILE
+        + """
+    import dataclasses
+    target, init = dataclasses.replace(target, start=None), target.start
+    """
+    )
+    (here / "model.py").write_text(textwrap.dedent(file))
+    call("sample", "model.py", "--store", "run.zarr", *CALL)
+    assert "other modes" in call("audit", "run.zarr", "--again").output
+
+
 def test_a_changed_file_is_not_resumed(here):
     call("sample", "model.py", "--store", "run.zarr", *CALL)
     (here / "model.py").write_text(textwrap.dedent(FILE) + "\n# changed\n")

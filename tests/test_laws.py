@@ -9,7 +9,7 @@ import pytest
 from tests.laws import LAWS
 
 TESTS = Path(__file__).resolve().parent
-SAMPLERS = TESTS.parent / "src" / "fokker" / "sgmcmc"
+SAMPLERS = [TESTS.parent / "src" / "fokker" / folder for folder in ("sgmcmc", "geodesic")]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.kernel)
@@ -24,7 +24,7 @@ def test_every_sampler_has_a_law():
     """A sampler is a module with a class of its own name."""
     classes = {
         path.stem
-        for path in SAMPLERS.glob("*.py")
+        for path in (p for folder in SAMPLERS for p in folder.glob("*.py"))
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef) and node.name == path.stem
     }

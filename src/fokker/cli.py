@@ -45,6 +45,7 @@ def demo(
         draws=200 if quick else 2000,
         thin=10 if quick else 20,
         warmup=1000 if quick else 5000,
+        sd_error=0.02,
         batch_size=100,
         store=out / "run.zarr",
         overwrite=True,
@@ -121,7 +122,13 @@ def audit(
         show_audit(opened)
     else:
         given = _given_before(opened)
-        show_audit(opened, target=given["target"], kernel=given.get("kernel"), gradient=given.get("gradient"))
+        show_audit(
+            opened,
+            target=given["target"],
+            kernel=given.get("kernel"),
+            gradient=given.get("gradient"),
+            init=given.get("init"),
+        )
 
 
 @app.command()

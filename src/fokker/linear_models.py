@@ -33,18 +33,25 @@ def glm(
     import jax.numpy as jnp
     import numpy as np
 
+    if family not in ("bernoulli", "poisson", "gaussian"):
+        raise InputError(f"family must be 'bernoulli', 'poisson' or 'gaussian', got {family!r}.")
     design, response = np.asarray(X), np.asarray(y)
     if design.ndim != 2 or response.shape != design.shape[:1]:
         raise InputError(
             f"glm needs X of shape (N, d) and y of shape (N,), got {design.shape} and {response.shape}; "
             "reshape y with y.ravel() if it is a column."
         )
+    for name, array in (("X", design), ("y", response)):
+        if array.dtype.kind not in "biuf":
+            raise InputError(f"{name} must hold real numbers, got dtype {array.dtype}; encode words and categories.")
     if family == "bernoulli" and not np.isin(response, (0, 1)).all():
         raise InputError(f"family='bernoulli' needs y in {{0, 1}}, got values {np.unique(response)[:5].tolist()}.")
-    if family == "poisson" and (response < 0).any():
-        raise InputError(f"family='poisson' needs counts y >= 0, got {response.min()}.")
-    if not prior_scale > 0 or not noise_scale > 0:
-        raise InputError(f"prior_scale and noise_scale must be > 0, got {prior_scale} and {noise_scale}.")
+    counts = (response >= 0) & (response == np.floor(response))
+    if family == "poisson" and not counts.all():
+        raise InputError(f"family='poisson' needs counts y >= 0, whole numbers, got {response[~counts][0]}.")
+    for scale in (prior_scale, noise_scale):
+        if np.ndim(scale) or np.asarray(scale).dtype.kind not in "fiu" or not scale > 0:
+            raise InputError(f"prior_scale and noise_scale must be > 0, got {prior_scale!r} and {noise_scale!r}.")
     labels = list(names) if names is not None else [f"x{i}" for i in range(design.shape[1])]
     if len(labels) != design.shape[1]:
         raise InputError(f"names has {len(labels)} entries for {design.shape[1]} columns of X.")
@@ -69,8 +76,6 @@ def glm(
             return batch["y"] - jnp.exp(eta)
         return (batch["y"] - eta) / noise_scale**2
 
-    if family not in ("bernoulli", "poisson", "gaussian"):
-        raise InputError(f"family must be 'bernoulli', 'poisson' or 'gaussian', got {family!r}.")
     return Target(
         log_prior=lambda params: -0.5 * jnp.sum((params["beta"] / prior_scale) ** 2),
         log_likelihood=lambda params, batch: log_rows(batch["X"] @ params["beta"], batch["y"]),

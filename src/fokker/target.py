@@ -71,7 +71,7 @@ class Target:
         prior, likelihood = self.log_prior, self.log_likelihood
         return replace(
             self,
-            log_prior=lambda theta: prior(unravel(theta)),
+            log_prior=lambda theta: _floating(prior(unravel(theta)), theta.dtype),
             log_likelihood=None if likelihood is None else lambda theta, batch: likelihood(unravel(theta), batch),
             start=None,
             labels=None,
@@ -81,6 +81,14 @@ class Target:
     def params(self, position: Params) -> Params:
         """The parameters as the user wrote them, from a position as kernels see it: what a user's metric is given."""
         return position if self.unravel is None else self.unravel(position)
+
+
+def _floating(value: Any, dtype: Any) -> Any:
+    """Integers as floating numbers: a flat prior is written as ``lambda params: 0``, and its gradient is 0."""
+    import jax
+    import jax.numpy as jnp
+
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype if jnp.result_type(leaf).kind in "iu" else None), value)
 
 
 def per_row(log_likelihood: Callable[[Params, Any], Array]) -> Callable[[Params, Batch], Array]:

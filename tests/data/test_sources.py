@@ -3,12 +3,14 @@
 import threading
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import fokker
 from fokker.data import sources
 from fokker.data.prefetch import Prefetch
 from fokker.data.sources import IteratorSource, array_source, arrow_source, as_source, parquet_source, zarr_source
@@ -261,6 +263,72 @@ def test_an_iterator_with_a_state_continues_where_it_stood_even_if_read_ahead(bl
         again.restore(source.state(at))
         rest = np.concatenate([again.batches(0, i, block, 4, 0) for i in range(at, 12, block)])
         np.testing.assert_array_equal(rest, whole[at:])
+
+
+class Loader:
+    """What can be iterated again, as a DataLoader: counts how often it was."""
+
+    started = 0
+
+    def __iter__(self):
+        self.started += 1
+        return iter(pieces([7]))
+
+
+@pytest.mark.parametrize("read", [1, 5, 31])
+def test_what_can_be_iterated_again_is_for_every_run_and_begins_anew(read):
+    loader = Loader()
+    source = IteratorSource(loader, size=100)
+    source.row  # noqa: B018  (looks at the first batch, as a plan does)
+    first = source.batches(0, 0, 30, 9, 0)["i"]
+    assert first[0, 0] == 0 and loader.started == 3  # which is for 270 rows of 100
+    for iteration in range(30, 30 + read):
+        source.batches(0, iteration, 1, 9, 0)
+    with pytest.raises(InputError, match="share_batches"):
+        source.batches(1, 0, 1, 9, 0)
+    np.testing.assert_array_equal(source.batches(0, 0, 30, 9, 0)["i"], first)
+    np.testing.assert_array_equal(source.batches(0, 30, 1, 9, 0)["i"].ravel(), np.arange(270, 279) % 100)
+
+
+def test_a_run_that_ended_in_the_middle_of_a_block_is_no_beginning():
+    source = IteratorSource([{"i": np.arange(10.0)}, {"i": np.full(10, np.nan)}], size=10)
+    for _ in range(2):
+        with pytest.raises(InputError, match="not finite"):
+            source.batches(0, 0, 3, 5, 0)
+        np.testing.assert_array_equal(source.batches(0, 0, 2, 5, 0)["i"].ravel(), np.arange(10.0))
+
+
+def test_an_iterator_with_a_state_is_rewound_for_every_run_and_another_is_refused():
+    source = IteratorSource(Countdown())
+    first = source.batches(0, 0, 5, 4, 0)
+    at_5 = source.state(5)
+    source.batches(0, 5, 2, 4, 0)
+    np.testing.assert_array_equal(source.batches(0, 0, 5, 4, 0), first)
+    assert source.state(5) == at_5
+    rest = source.batches(0, 5, 2, 4, 0)
+    source.batches(0, 0, 1, 4, 0)  # as a run does that is then resumed
+    source.restore(at_5)
+    np.testing.assert_array_equal(source.batches(0, 5, 2, 4, 0), rest)
+
+    source = IteratorSource(iter(pieces([10])), size=100)
+    source.batches(0, 0, 2, 10, 0)
+    with pytest.raises(InputError, match=r"used by an earlier run, up to iteration 2, .*make a new one for every run"):
+        source.batches(0, 0, 2, 10, 0)
+
+
+def test_two_runs_on_one_loader_have_the_same_draws():
+    rows = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
+    target = fokker.Target(
+        lambda p: -0.5 * jnp.sum(p**2),
+        lambda p, batch: -0.5 * jnp.sum((batch - p) ** 2, axis=-1),
+        IteratorSource([rows[i : i + 7] for i in range(0, 60, 7)], size=60),
+        start=np.zeros(2),
+    )
+    settings = dict(draws=20, warmup=10, chains=2, batch_size=10, progress=False)
+    with pytest.raises(InputError, match="share_batches"):
+        fokker.sample(target, fokker.sgld(1e-3), **settings)
+    one, two = (fokker.sample(target, fokker.sgld(1e-3), **settings, share_batches=True) for _ in range(2))
+    np.testing.assert_array_equal(one.draws["theta"], two.draws["theta"])
 
 
 def test_what_an_iterator_cannot_do_is_said():

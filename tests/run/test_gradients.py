@@ -170,7 +170,7 @@ def test_the_same_gradient_with_closed_form_and_by_differentiation(x64):
 @pytest.mark.parametrize("chunk", [1, 2, N, 100])
 def test_the_full_gradient_in_chunks_is_that_of_one_pass(x64, name, chunk):
     target, position, _ = setting(name)
-    assert_allclose(full_gradient(target, position, chunk), exact_gradient(target, position), atol=1e-12)
+    assert_allclose(full_gradient(target, chunk)(position), exact_gradient(target, position), atol=1e-12)
 
 
 def test_svrg_moves_its_centre_when_it_is_refreshed(x64):

@@ -19,9 +19,9 @@ Y = (X @ [1.0, -1.0] + RNG.standard_normal(N)).astype(np.float32)
 TARGET = fokker.glm(X, Y, "gaussian", intercept=False, names=["a", "b"])
 
 
-def chains(kernel, share_batches=False):
+def chains(kernel, share_batches=False, warmup=0):
     plan = make_plan(
-        TARGET, kernel, fokker.minibatch(), init=None, draws=10, warmup=0, thin=1, chains=2,
+        TARGET, kernel, fokker.minibatch(), init=None, draws=10, warmup=warmup, thin=1, chains=2,
         batch_size=BATCH, batches=None, share_batches=share_batches, seed=0, dtype="float32",
     )  # fmt: skip
     return Chains(plan)
@@ -51,7 +51,7 @@ def test_the_share_is_eps_v_over_what_is_injected(kernel, friction, share_batche
 
 
 def test_no_share_where_none_is_known():
-    assert noise_share(chains(fokker.psgld(EPS, adapt_steps=1))) is None
+    assert noise_share(chains(fokker.psgld(EPS, adapt_steps=1), warmup=1)) is None
     assert noise_share(chains(fokker.sgnht(EPS, diffusion=np.ones(1), thermostat="leaves"))) is not None
 
 
@@ -63,3 +63,23 @@ def test_the_line_shows_rate_agreement_and_noise(monkeypatch):
     fokker.sample(TARGET, fokker.sgld(EPS), batch_size=BATCH, draws=20_000, warmup=100, chains=2, thin=600)
     for words in ("it/s", "R-hat 1.0", "ESS", "of injected"):
         assert words in shown.getvalue()
+
+
+@pytest.mark.parametrize("gradient", [fokker.minibatch(), fokker.control_variates(), fokker.svrg(50)], ids=repr)
+def test_the_noise_of_a_run_in_double_precision_is_looked_at_in_double_precision(monkeypatch, gradient):
+    shown = io.StringIO()
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_CHECKS", 0.0)
+    monkeypatch.setattr(progress, "WORTH_THE_NOISE", 0.0)
+    monkeypatch.setattr("rich.progress.get_console", lambda: Console(file=shown, force_terminal=True, width=200))
+    settings = {"batch_size": BATCH, "warmup": 10, "chains": 1, "dtype": "float64", "draws": 200}
+    thin = 100 if isinstance(gradient, fokker.svrg) else 100_000
+    run = fokker.sample(TARGET, fokker.sgld(EPS), gradient=gradient, thin=thin, **settings)
+    assert run.state == "complete" and "not known" not in shown.getvalue()
+
+
+def test_a_noise_that_cannot_be_had_is_said_and_ends_nothing(monkeypatch):
+    def broken(chains):
+        raise ValueError
+
+    monkeypatch.setattr("fokker.run.noise_share.noise_share", broken)
+    assert progress._noise(chains(fokker.sgld(EPS))) == "gradient noise not known (ValueError)"

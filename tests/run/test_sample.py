@@ -212,12 +212,53 @@ def test_a_step_too_large_names_chain_iteration_and_cure(tmp_path):
 
 
 def test_noise_that_cannot_be_compensated_names_the_largest_step():
-    with pytest.raises(InputError, match=r"chain \d, iteration \d+.*step of at most") as caught:
+    with pytest.raises(InputError, match=r"chain \d, iterations? \d+.*step of at most") as caught:
         fokker.sample(TARGET, fokker.sgld(step_size=0.05), gradient=fokker.minibatch(noise="diagonal"), **QUIET)
     assert caught.value.run.state == "failed"
     step = float(re.search(r"at most ([\d.e-]+)", str(caught.value))[1])
     run = fokker.sample(TARGET, fokker.sgld(0.3 * step), gradient=fokker.minibatch(noise="diagonal"), **QUIET)
     assert 0.05 < float(run.stats["noise_share"].max()) < 1
+
+
+def growing(factor):
+    """A schedule under which the share of gradient noise passes 1 in the middle of a run."""
+    return fokker.sgld(factor, schedule=lambda t: 1.0 + 0.01 * t)
+
+
+@pytest.mark.parametrize("thin", [1, 7])
+@pytest.mark.parametrize("chains, shared", [(1, False), (3, True)])
+def test_the_draws_before_noise_that_cannot_be_compensated_are_kept(tmp_path, thin, chains, shared):
+    settings = QUIET | dict(draws=60, thin=thin, warmup=0, chains=chains, share_batches=shared)
+    noisy = fokker.minibatch(noise="diagonal")
+    fine = fokker.sample(TARGET, growing(1e-4), gradient=noisy, **settings)
+    limit = np.asarray(fine.stats["noise_share"])[:, 30].max()
+    for store in (None, tmp_path / "run.zarr"):
+        with pytest.raises(InputError, match="step of at most") as caught:
+            fokker.sample(TARGET, growing(1e-4 / limit), gradient=noisy, store=store, **settings)
+        kept = caught.value.run.draws["beta"]
+        last = int(re.search(r"(\d+): the gradient noise", str(caught.value))[1])
+        assert 10 < kept.sizes["draw"] < 60 and last == (kept.sizes["draw"] + 1) * thin
+        assert float(caught.value.run.stats["noise_share"].max()) <= 1 and np.isfinite(kept.values).all()
+
+
+def test_the_share_of_noise_is_that_of_every_step_and_not_of_kept_ones():
+    """A schedule whose step is large at iterations that no draw is kept at."""
+    spike = fokker.sgld(1e-5, schedule=lambda t: jnp.where(t % 10 == 3, 50.0, 1.0))
+    settings = QUIET | dict(draws=20, warmup=0)
+    noisy = fokker.minibatch(noise="diagonal")
+    largest = {
+        thin: float(
+            fokker.sample(TARGET, spike, gradient=noisy, **settings | dict(thin=thin)).stats["noise_share"].max()
+        )
+        for thin in (1, 10)
+    }
+    assert abs(largest[10] / largest[1] - 1) < 0.5
+
+
+def test_noise_that_cannot_be_compensated_is_seen_in_warm_up():
+    spike = fokker.sgld(1e-5, schedule=lambda t: jnp.where(t == 3, 1e5, 1.0))
+    with pytest.raises(InputError, match=r"iterations 1 to .*step of at most"):
+        fokker.sample(TARGET, spike, gradient=fokker.minibatch(noise="diagonal"), **QUIET | dict(warmup=50))
 
 
 SUMMED = fokker.Target(lambda p: 0.0 * p.sum(), lambda p, b: (b @ p).sum(), X, start=np.zeros(3))
@@ -323,3 +364,58 @@ def test_killed_at_random_instants_the_draws_are_those_of_an_uninterrupted_run(t
     assert last.wait(timeout=240) == 0
     assert killed >= 1
     assert (beta(fokker.open(path)) == np.load(tmp_path / "whole.npy")).all()
+
+
+# --- what a run must not let pass -------------------------------------------------------------------------------------
+
+
+def test_a_cycle_in_which_no_draw_would_be_kept_is_refused():
+    explores = fokker.sgld(1e-5, schedule=fokker.cyclical(100, exploration=0.5))
+    with pytest.raises(InputError, match="no draw would ever be kept: every 100th iteration after a warm-up of 120"):
+        fokker.sample(TARGET, explores, **QUIET | dict(thin=100, warmup=120, draws=5))
+    run = fokker.sample(TARGET, explores, **QUIET | dict(thin=99, warmup=120, draws=5))
+    assert run.draws.sizes["draw"] == 5
+
+
+@pytest.mark.parametrize("settings", [dict(warmup=10), dict(warmup=0)])
+def test_draws_before_the_end_of_adaptation_are_refused(settings):
+    with pytest.raises(InputError, match="pass warmup="):
+        fokker.sample(TARGET, fokker.psgld(1e-5, adapt_steps=100), **QUIET | settings)
+
+
+def test_a_density_that_is_not_finite_at_a_start_is_refused():
+    gamma = fokker.Target.from_log_density(lambda p: jnp.log(p) - p)
+    with pytest.raises(InputError, match="start of chain 1 is nan"):
+        fokker.sample(gamma, fokker.hmc(0.1), init=[np.ones(()), -np.ones(())], **QUIET | dict(batch_size=None))
+
+
+def wide(p):
+    return -0.5 * (p**2).sum()
+
+
+ANOTHER = {
+    "a prior that says nothing at the start": (
+        (fokker.glm(X, Y), fokker.sgld(1e-5)), (fokker.glm(X, Y, prior_scale=0.01), fokker.sgld(1e-5)), "log_density"
+    ),
+    "a schedule": (
+        (TARGET, fokker.sgld(1e-5, schedule=lambda t: 1.0)),
+        (TARGET, fokker.sgld(1e-5, schedule=lambda t: 0.1)),
+        "functions",
+    ),
+    "a metric": (
+        (TARGET, fokker.sgrld(1e-5, metric_inverse=lambda p: 1.0)),
+        (TARGET, fokker.sgrld(1e-5, metric_inverse=lambda p: 50.0)),
+        "functions",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANOTHER)
+def test_what_looks_the_same_and_is_another_is_not_resumed(tmp_path, case):
+    (target, kernel), (other_target, other_kernel), name = ANOTHER[case]
+    fokker.sample(target, kernel, store=tmp_path / "run.zarr", **QUIET)
+    with pytest.raises(StoreError, match=f"cannot be continued with this {name}"):
+        fokker.resume(tmp_path / "run.zarr", other_target, other_kernel, draws=90, progress=False)
+    assert fokker.resume(tmp_path / "run.zarr", target, kernel, draws=90, progress=False).draws.sizes["draw"] == 90
+    with pytest.raises(InputError, match="would be fewer"):
+        fokker.resume(tmp_path / "run.zarr", target, kernel, draws=50, progress=False)

@@ -1,5 +1,6 @@
 """What the store holds is what was handed in, up to the last commit, whatever happened to the writer."""
 
+import contextlib
 import errno
 import json
 import os
@@ -291,8 +292,8 @@ def test_death_before_any_single_change_of_the_disk_loses_at_most_the_chunk_in_h
             def call(*args, **kwargs):
                 nonlocal seen
                 seen += 1
-                if seen == die_at:
-                    raise Death
+                if 0 < die_at <= seen:
+                    raise Death  # nothing is tidied up after it either
                 return change(*args, **kwargs)
 
             return call
@@ -323,6 +324,164 @@ def test_death_before_any_single_change_of_the_disk_loses_at_most_the_chunk_in_h
         append(store, store.committed, 10 - store.committed)
         store.close()
         assert_holds(Store.open(path), 10)
+
+
+# An interrupted writer (KeyboardInterrupt), which closes the store; of whole runs: test_interrupts.py.
+
+
+def write_and_close(path, appended):
+    """Appends of 3 draws in chunks of 4, so that they begin, end and cross chunks; counts those that returned."""
+    store = create(path)
+    try:
+        while appended[0] < 9:
+            append(store, appended[0], 3, extra={"at": appended[0] + 3})
+            appended[0] += 3
+    except KeyboardInterrupt:
+        appended.append("interrupted")
+    try:
+        store.close()
+    finally:
+        store._release()
+
+
+def assert_continues(path, appended):
+    """Whatever the interrupt found, draws, state, iteration and extra belong together; the rest can be appended."""
+    store = Store.open(path)
+    store.verify()
+    assert_holds(store, store.committed)
+    assert store.committed >= appended[0] - (0 if len(appended) > 1 else 4)  # close() commits, if it may
+    store = Store.open(path, write=True)
+    checkpoint = store.checkpoint()
+    assert checkpoint.iteration == checkpoint.draws == store.committed == checkpoint.extra.get("at", 0)
+    for leaf, want in zip(checkpoint.state, state(store.committed), strict=False):
+        np.testing.assert_array_equal(leaf, want)
+    append(store, store.committed, 10 - store.committed)
+    store.close()
+    store = Store.open(path)
+    store.verify()
+    assert_holds(store, 10)
+    assert not list(path.rglob("*.partial"))
+
+
+def interrupted(run, monkeypatch, at):
+    """run() with a KeyboardInterrupt instead of change number ``at`` of the disk; the changes seen."""
+    seen = 0
+
+    def counted(change):
+        def call(*args, **kwargs):
+            nonlocal seen
+            seen += 1
+            if seen == at:
+                raise KeyboardInterrupt
+            return change(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for module, name in ((os, "replace"), (os, "unlink"), (os, "fsync"), (files, "_write_whole")):
+            patched.setattr(module, name, counted(getattr(module, name)))
+        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C, in close()
+            run()
+    return seen
+
+
+@pytest.mark.parametrize("durable", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_single_change_of_the_disk_leaves_draws_and_state_together(tmp_path, monkeypatch, durable):
+    monkeypatch.setattr(Store, "_sync_is_due", lambda *_: durable)
+    whole = interrupted(lambda: write_and_close(tmp_path / "whole", [0]), monkeypatch, at=-1)
+    created = interrupted(lambda: create(tmp_path / "empty"), monkeypatch, at=-1)
+    assert whole - created > 30
+    for at in range(created + 1, whole + 1):
+        path, appended = tmp_path / f"{at}.zarr", [0]
+        interrupted(lambda path=path, appended=appended: write_and_close(path, appended), monkeypatch, at)
+        assert_continues(path, appended)
+        if durable:  # what the last forced commit needs is still there
+            Store.open(path, recover=True)
+
+
+@pytest.mark.parametrize("every", [61, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_line_leaves_draws_and_state_together(tmp_path, every):
+    """As a signal may come: between any two lines of the store's code, of an append and of close()."""
+    ours = {module.__file__ for module in (files, chunks, sys.modules[Store.__module__])}
+
+    def traced(run, at):
+        seen = 0
+
+        def trace(frame, event, _):
+            nonlocal seen
+            if frame.f_code.co_filename not in ours:
+                return None
+            seen += event == "line"
+            if event == "line" and seen == at:
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            run()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        return seen
+
+    created = traced(lambda: create(tmp_path / "empty"), -1)
+    whole = traced(lambda: write_and_close(tmp_path / "whole", [0]), -1)
+    assert whole - created > 500
+    for at in range(created + 10, whole, every):
+        path, appended = tmp_path / f"{at}.zarr", [0]
+        traced(lambda path=path, appended=appended: write_and_close(path, appended), at)
+        assert_continues(path, appended)
+
+
+def test_an_interrupt_while_a_store_is_made_leaves_a_path_that_can_be_used(tmp_path, monkeypatch):
+    changes = interrupted(lambda: create(tmp_path / "whole"), monkeypatch, at=-1)
+    for at in range(1, changes + 1, 3):
+        path = tmp_path / f"{at}.zarr"
+        interrupted(lambda path=path: create(path), monkeypatch, at)
+        with create(path, overwrite=True) as store:
+            append(store, 0, 10)
+        assert_holds(Store.open(path), 10)
+
+
+def test_draws_of_an_interrupted_append_can_be_handed_in_again(tmp_path, monkeypatch):
+    """Without closing: rows of several chunks that were put and do not count are overwritten, in memory and on disk."""
+    store = create(tmp_path / "run.zarr", draws=20)
+    append(store, 0, 3)
+    wrong = {name: np.ones_like(x) for name, x in draws(0, 14)[0].items()}
+    written = []
+    write = chunks.Draws.write
+
+    def third(self, *length):
+        written.append(length)
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        return write(self, *length)
+
+    monkeypatch.setattr(chunks.Draws, "write", third)
+    with pytest.raises(KeyboardInterrupt):
+        store.append(wrong, draws(0, 14)[1], state(17), 17)
+    assert store.until_chunk_end() == 1
+    append(store, 3, 2)
+    store.close()
+    store = Store.open(tmp_path / "run.zarr")
+    store.verify()
+    assert store.checkpoint().iteration == store.committed == 5
+    assert_holds(store, 5)
+
+
+def test_a_failed_run_is_remembered_until_it_goes_on(tmp_path):
+    path = tmp_path / "run.zarr"
+    store = create(path)
+    append(store, 0, 3)
+    store.close(failed=True)
+    assert Store.open(path).failed and Store.open(path).committed == 3
+    Store.open(path, write=True).close()
+    assert Store.open(path).failed  # nothing was added
+    with Store.open(path, write=True) as store:
+        append(store, 3, 1)
+    assert not Store.open(path).failed
 
 
 # What is refused, and how.
@@ -532,6 +691,8 @@ def test_appends_that_do_not_fit_are_refused(tmp_path):
             store.update_settings(kernel=object())
         with pytest.raises(InputError, match="checkpoint holds numbers"):
             store.append(*draws(0, 1), [np.array(["a"])], 1)
+        with pytest.raises(InputError, match="extra"):
+            store.append(*draws(0, 4), state(4), 4, extra={"at": object()})
         assert store.committed == 0 and store.until_chunk_end() == 4
 
 

@@ -113,3 +113,11 @@ def test_every_method_follows_the_schedule(kernel):
 def test_settings_that_make_no_schedule_are_refused(make):
     with pytest.raises(InputError, match="needs"):
         make()
+
+
+def test_a_long_cycle_never_comes_to_a_step_of_zero():
+    """In float32, (1 + cos) / 2 does: and a noise of variance 0 has no Cholesky factor."""
+    factor = cyclical(30_000)(jnp.arange(30_000, dtype=jnp.int32))
+    assert factor.dtype == jnp.float32 and (factor > 0).all() and factor[0] == 1
+    exact = (1 + np.cos(np.pi * np.arange(30_000) / 30_000)) / 2
+    assert_allclose(factor, exact, atol=1e-6)

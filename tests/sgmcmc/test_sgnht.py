@@ -102,6 +102,24 @@ def test_mass_is_a_change_of_coordinates(x64, integrator):
     assert_allclose(a.xi, b.xi, rtol=1e-12)
 
 
+@pytest.mark.parametrize("integrator", ["euler", "symplectic", "aboba"])
+def test_a_dense_mass_is_a_change_of_coordinates(x64, integrator):
+    """With M = L L^T on U(x) the chain is L^-T times the chain of unit mass on U(L^-T y), gradient noise and all."""
+    M, quartic = jnp.asarray(spd(np.random.default_rng(0), 3)), lambda x: -(x**4).sum() + x[0] * x[2]
+    L = jnp.linalg.cholesky(M)
+    into, V = jnp.linalg.inv(L), jnp.asarray(spd(np.random.default_rng(1), 3))
+    one = sgnht(0.05, mass=M, integrator=integrator).bind(Target.from_log_density(quartic), noisy(None, V))
+    scaled = Target.from_log_density(lambda y: quartic(into.T @ y))
+    other = sgnht(0.05, integrator=integrator).bind(scaled, noisy(None, into @ V @ into.T))
+    x = jnp.array([0.4, -0.2, 0.1])
+    a, b = one.init(x, jax.random.key(0)), other.init(L.T @ x, jax.random.key(0))
+    for t in range(5):
+        a, b = one.step(jax.random.key(t), a)[0], other.step(jax.random.key(t), b)[0]
+    assert_allclose(L.T @ a.position, b.position, rtol=1e-11)
+    assert_allclose(into @ a.momentum, b.momentum, rtol=1e-11)
+    assert_allclose(a.xi, b.xi, rtol=1e-11)
+
+
 @pytest.mark.parametrize("xi", [-0.7, 0.0, 1e-9, 3.0])
 def test_the_friction_of_the_splitting_is_exact_for_either_sign_of_xi(x64, xi):
     """Ornstein-Uhlenbeck with rate xi over h: factor exp(-h xi), variance A (1 - exp(-2 h xi)) / xi, or 2 A h."""
@@ -226,7 +244,8 @@ def test_a_double_well_and_a_quartic_have_their_moments():
         ({"thermostat": "some"}, "thermostat must be one of"),
         ({"thermostat": np.array([0.5, 1.0])}, "group numbers"),
         ({"thermostat": np.array([0, 2])}, "without gaps"),
-        ({"mass": np.eye(2)}, "mass must be a number or a"),
+        ({"mass": np.eye(2), "thermostat": "each"}, "mass must be a number or a"),
+        ({"mass": -np.eye(2)}, "mass must be positive definite"),
         ({"diffusion": 0.0}, "diffusion must be > 0"),
         ({"inertia": -1.0}, "inertia must be > 0"),
     ],

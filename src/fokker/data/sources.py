@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -281,13 +282,18 @@ def parquet_source(
     row groups.
     """
     parquet = _arrow("pyarrow.parquet")
-    files = [parquet.ParquetFile(path) for path in _files(paths, (".parquet", ".pq"))]
+    names_of_files = _files(paths, (".parquet", ".pq"))
+    files = [parquet.ParquetFile(path) for path in names_of_files]
     sizes = [f.metadata.row_group(g).num_rows for f in files for g in range(f.metadata.num_row_groups)]
-    groups = [(f, g) for f in files for g in range(f.metadata.num_row_groups)]
+    groups = [(i, g) for i, f in enumerate(files) for g in range(f.metadata.num_row_groups)]
+    mine = threading.local()  # a ParquetFile is not made for several threads: two that read from one can crash
 
     def page(index: int, names: list[str]) -> Any:
-        file, group = groups[index]
-        return file.read_row_group(group, columns=names)
+        i, group = groups[index]
+        opened = vars(mine).setdefault("opened", {})
+        if i not in opened:
+            opened[i] = parquet.ParquetFile(names_of_files[i], metadata=files[i].metadata)
+        return opened[i].read_row_group(group, columns=names, use_threads=False)
 
     return _table_source(files[0].schema_arrow, sizes, page, columns, str(paths), pool_bytes)
 
@@ -392,12 +398,13 @@ class IteratorSource:
     """Batches from any iterable or iterator: a torch DataLoader, a generator, a queue.
 
     Rows are used in the order in which they come and cut anew into batches of ``batch_size``, so the iterator's own
-    batches may have any lengths; shuffling is its business. An iterable is started again when it ends, an iterator
-    that ends is an error. There is one stream: chains share the batches. ``size`` is the number of rows N that one
-    pass stands for, which scales the likelihood (taken from ``len(batches.dataset)`` if there is such).
+    batches may have any lengths; shuffling is its business. An iterable (a list, a DataLoader) is started again when it
+    ends and for every run. An iterator (a generator) that ends is an error, and it serves one run. There is one stream:
+    chains share the batches. ``size`` is the number of rows N that one pass stands for, which scales the likelihood
+    (taken from ``len(batches.dataset)`` if there is such).
 
     A run on it can be resumed only if it offers ``state() -> dict`` (of JSON values) and ``restore(state)``, after
-    which it yields what it would have yielded next.
+    which it yields what it would have yielded next. Every run then begins with the state in which it was given.
     """
 
     streams = 1
@@ -418,6 +425,9 @@ class IteratorSource:
         self._before: Any = None  # state of the iterator before that batch
         self._next_iteration = 0
         self._states: dict[int, dict[str, Any]] = {}
+        self._first = batches.state() if self.resumable else None  # type: ignore[attr-defined]
+        self._begun = False  # rows were handed out
+        self._lock = threading.Lock()  # an earlier run's thread may still be waiting for rows
 
     @property
     def row(self) -> Any:
@@ -437,9 +447,18 @@ class IteratorSource:
         )
 
     def batches(self, stream: int, first: int, count: int, batch_size: int, seed: int) -> Batch:
-        """The next ``count`` batches, each leaf (count, batch_size, ...); iterations must come in order."""
+        """The next ``count`` batches, each leaf (count, batch_size, ...); iterations must come in order.
+
+        Iteration 0 is the beginning of a run, for which everything is started again.
+        """
         if stream != 0:
             raise InputError("an iterator has one stream of batches; let the chains share it: share_batches=True.")
+        with self._lock:
+            if first == 0 and self._begun:
+                self._start_again()
+            return self._next(first, count, batch_size)
+
+    def _next(self, first: int, count: int, batch_size: int) -> Batch:
         if first != self._next_iteration:
             raise InputError(
                 f"an iterator cannot go to iteration {first}, it stands at {self._next_iteration}; "
@@ -448,6 +467,7 @@ class IteratorSource:
         if self.size is not None:
             check_batch_size(batch_size, self.size)
         self._remember(first)
+        self._begun = True
         row = jax.tree.leaves(self.row)
         out = [np.empty((count * batch_size, *leaf.shape), leaf.dtype) for leaf in row]
         done = 0
@@ -479,14 +499,29 @@ class IteratorSource:
             raise InputError(
                 "the batches come from an iterator without state() and restore(state), so the run cannot be resumed."
             )
-        self._next_iteration = state["iteration"]
-        self._states = {self._next_iteration: dict(state)}
-        self._used = self._length = 0
-        self._iterable.restore(state["before"])  # type: ignore[attr-defined]
+        with self._lock:
+            self._next_iteration = state["iteration"]
+            self._begun = self._next_iteration > 0
+            self._states = {self._next_iteration: dict(state)}
+            self._used = self._length = 0
+            self._iterable.restore(state["before"])  # type: ignore[attr-defined]
+            self._iterator = iter(self._iterable)
+            if state["used"]:
+                self._pull()
+                self._used = state["used"]
+
+    def _start_again(self) -> None:
+        if self.resumable:
+            self._iterable.restore(self._first)  # type: ignore[attr-defined]
+        elif not self._again:
+            raise InputError(
+                f"this iterator of batches was used by an earlier run, up to iteration {self._next_iteration}, and "
+                "cannot be started again; make a new one for every run, fokker.IteratorSource(iterator, size=N), or "
+                "give something that can be iterated again (a list, a DataLoader)."
+            )
         self._iterator = iter(self._iterable)
-        if state["used"]:
-            self._pull()
-            self._used = state["used"]
+        self._next_iteration = self._used = self._length = 0
+        self._states = {}
 
     def _remember(self, iteration: int) -> None:
         if self.resumable:

@@ -17,10 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fokker.errors import InputError
 from fokker.geodesic.tangent import ravelled, space_of
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_positive, check_step_size
+from fokker.sgmcmc.checks import check_count, check_number, check_step_size
 from fokker.sgmcmc.hmc import ACCEPTANCE, MOMENTUM, Info
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.metropolis import check_full_data, keep, metropolis, potential_of
@@ -61,9 +60,8 @@ class gmc:
     leapfrog_steps: int = 10
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
-        if self.leapfrog_steps < 1:
-            raise InputError(f"leapfrog_steps must be >= 1, got {self.leapfrog_steps}.")
+        check_number("step_size", self.step_size, optional=True)
+        check_count("leapfrog_steps", self.leapfrog_steps, 1)
 
     def bind(self, target: Target, gradient: Gradient | None = None) -> Bound:
         check_step_size("gmc", self.step_size)

@@ -32,7 +32,7 @@ from fokker.errors import InputError
 from fokker.geodesic.sggmc import START, Info, per_batch
 from fokker.geodesic.tangent import force_at, ravelled, space_of, tangent_push
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_choice, check_positive, check_step_size
+from fokker.sgmcmc.checks import check_choice, check_number, check_schedule, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
 
@@ -67,12 +67,13 @@ class gsgnht:
     schedule: Schedule = constant()
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
-        check_positive("friction", self.friction)
+        check_number("step_size", self.step_size, optional=True)
         if np.ndim(self.friction):
             raise InputError(f"gsgnht takes a number as friction, got shape {np.shape(self.friction)}; see sggmc.")
-        check_positive("inertia", self.inertia)
+        check_number("friction", self.friction)
+        check_number("inertia", self.inertia)
         check_choice("thermostat", self.thermostat, ("all", "each"))
+        check_schedule(self.schedule)
 
     @classmethod
     def from_learning_rate(cls, gamma: float, rho: float, size: int, **more: Any) -> gsgnht:

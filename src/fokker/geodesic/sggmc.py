@@ -31,7 +31,14 @@ from jax import Array
 from fokker.errors import InputError
 from fokker.geodesic.tangent import Force, damped, force_at, ravelled, space_of, tangent_push
 from fokker.numeric.random_jax import Given, normal
-from fokker.sgmcmc.checks import check_choice, check_positive, check_positive_definite, check_step_size
+from fokker.sgmcmc.checks import (
+    check_choice,
+    check_count,
+    check_number,
+    check_positive_definite,
+    check_schedule,
+    check_step_size,
+)
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
 
@@ -68,6 +75,7 @@ class sggmc:
     """
 
     on_manifolds: ClassVar[bool] = True
+    by_entry: ClassVar[tuple[str, ...]] = ("friction",)  # of shape (), (n,) or (n, n)
 
     step_size: Any = None
     friction: Any = 1.0
@@ -76,13 +84,13 @@ class sggmc:
     steps_per_batch: int = 1
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
+        check_number("step_size", self.step_size, optional=True)
         check_positive_definite("friction", self.friction)
         check_choice("integrator", self.integrator, INTEGRATORS)
         if self.integrator == "baoab" and jnp.ndim(self.friction):
             raise InputError("integrator='baoab' takes a number as friction; for a matrix take 'aboba'.")
-        if self.steps_per_batch < 1:
-            raise InputError(f"steps_per_batch must be >= 1, got {self.steps_per_batch}.")
+        check_count("steps_per_batch", self.steps_per_batch, 1)
+        check_schedule(self.schedule)
 
     @classmethod
     def from_learning_rate(cls, gamma: float, rho: float, size: int, **more: Any) -> sggmc:
@@ -142,7 +150,7 @@ class sggmc:
 
 def per_batch(gamma: float, rho: float, size: int) -> float:
     """eps = sqrt(gamma / N), checked."""
-    check_positive("gamma", gamma)
-    check_positive("rho", rho)
-    check_positive("size", size)
+    check_number("gamma", gamma)
+    check_number("rho", rho)
+    check_number("size", size)
     return float((gamma / size) ** 0.5)

@@ -49,7 +49,7 @@ def noise_at(space: Product, x: Array, noise: Any) -> Any:
 
     A scalar or a diagonal stays what it is where points are parameters: the noise that is injected is projected.
     """
-    if noise is None or (jnp.ndim(noise) < 2 and not isinstance(noise, LowRank) and not space.mapped):
+    if noise is None or not (isinstance(noise, LowRank) or jnp.ndim(noise) == 2 or space.mapped):
         return noise
     if any(isinstance(f.carrier, Hyperboloid) for f in space.factors):
         raise SpaceError("on a hyperboloid gradient noise cannot be compensated; pass noise='none' to the gradient.")

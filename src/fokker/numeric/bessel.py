@@ -16,7 +16,8 @@ are written in h = kappa (1 - A) / A and b = h - kappa h', that is A = kappa / (
 As nu + 1/2 <= h, b <= 2 (nu + 1), no digits cancel at any kappa, and errors shrink on the way down. The textbook
 A' = 1 - A^2 - (2 nu + 1) A / kappa loses a factor kappa^2 / nu where kappa is large, and nu where it is small.
 
-The formulas are arithmetic on whatever ``xp`` computes with: NumPy in ``vmf``, JAX in ``vmf_jax``. nu is a float.
+The formulas are arithmetic on whatever ``xp`` computes with: floats or NumPy in ``vmf``, JAX in ``vmf_jax``. nu is a
+float.
 """
 
 from __future__ import annotations
@@ -124,15 +125,16 @@ def first_guess(nu: float, R: Any) -> Any:
     return R * (2.0 * nu + 2.0 - R * R) / ((1.0 - R) * (1.0 + R))
 
 
-def newton(xp: Any, nu: float, R: Any, kappa: Any) -> Any:
-    """One step of Newton's rule for R (kappa + h) - kappa = 0, which it leaves alone once A is within 2 ulp of R.
+def newton(xp: Any, nu: float, R: Any, kappa: Any, eps: float) -> Any:
+    """One step of Newton's rule for R (kappa + h) - kappa = 0; kappa is left alone where it is right to 1.35 eps.
 
-    Monotone from the left, as h is convex. R near 0 needs the digits of R - A, R near 1 those of 1 - R.
+    R near 0 needs the digits of R - A, R near 1 those of 1 - R. As A' kappa <= A, what is left alone has A within
+    3 ulp of R.
     """
     h, b = _h_and_b(xp, nu, kappa)
     residual = xp.where(R < 0.5, (R - kappa / (kappa + h)) * (kappa + h), R * h - (1.0 - R) * kappa)
     change = residual / ((1.0 - R) + R / kappa * (b - h))
-    return xp.where(abs(change) > 1.35 * xp.finfo(kappa.dtype).eps * kappa, kappa + change, kappa)
+    return xp.where(abs(change) > 1.35 * eps * kappa, kappa + change, kappa)
 
 
 def log_c(xp: Any, nu: float, kappa: Any) -> Any:

@@ -54,7 +54,8 @@ def _mean_length_slope(d: int, kappa: Array) -> Array:
 def _concentration(d: int, R: Array) -> Array:
     nu = 0.5 * d - 1.0
     inside = jnp.where(R > 0, R, 0.5)
-    step = lambda _, kappa: bessel.newton(jnp, nu, inside, kappa)
+    eps = float(jnp.finfo(R.dtype).eps)
+    step = lambda _, kappa: bessel.newton(jnp, nu, inside, kappa, eps)
     kappa = jax.lax.fori_loop(0, vmf.NEWTON, step, bessel.first_guess(nu, inside))
     return jnp.where(R > 0, kappa, 0.0)
 
@@ -117,18 +118,20 @@ def sample(key: Any, mu: Any, kappa: Any, shape: tuple[int, ...] | None = None, 
     """
     mu = _checked(vmf.check_direction, mu)
     kappa = _checked(vmf.check_concentration, kappa).astype(mu.dtype)
-    shape = jnp.broadcast_shapes(mu.shape[:-1], kappa.shape) if shape is None else tuple(shape)
-    return _sample(as_key(key), mu, kappa, shape, stream)
+    if shape is None:
+        shape = jnp.broadcast_shapes(mu.shape[:-1], kappa.shape)
+    return _sample(as_key(key), mu, kappa, jnp.uint32(stream << STREAM_SHIFT), vmf.check_shape(tuple(shape), mu, kappa))
 
 
-@partial(jax.jit, static_argnums=(3, 4))
-def _sample(key: Key, mu: Array, kappa: Array, shape: tuple[int, ...], stream: int) -> Array:
+@partial(jax.jit, static_argnums=4)
+def _sample(key: Key, mu: Array, kappa: Array, stream: Array, shape: tuple[int, ...]) -> Array:
     d, dtype = mu.shape[-1], mu.dtype
     kappa = jnp.broadcast_to(kappa, shape)
 
     def child(j: Any) -> Key:
-        counter = jnp.uint32(j) | jnp.uint32(stream << STREAM_SHIFT)
-        return Key(jnp.stack(threefry2x32(key.words[0], key.words[1], key.iteration, counter)), jnp.uint32(0))
+        words = threefry2x32(key.words[0], key.words[1], key.iteration, jnp.uint32(j) | stream)
+        # Once for the attempt: left to itself, XLA makes the key anew for every number (and compiles twice as long).
+        return Key(jax.lax.optimization_barrier(jnp.stack(words)), jnp.uint32(0))
 
     def attempt(state: Any) -> Any:
         j, cos, sin, left = state

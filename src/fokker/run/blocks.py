@@ -55,7 +55,9 @@ class Feed:
         return data if self.kind == "whole" else None
 
 
-def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) -> Callable[..., Block]:
+def program(
+    bound: Bound, feed: Feed, capacity: int, chains: int | None = None, watched: bool = False
+) -> Callable[..., Block]:
     """advance(state, words, first, draws, thin, data, index) -> Block, compiled once for all lengths.
 
     words: (2,) of the chain; first: iteration of the first step; draws * thin steps are made, draws <= capacity.
@@ -63,18 +65,22 @@ def program(bound: Bound, feed: Feed, capacity: int, chains: int | None = None) 
     move one after the other, many in one vmapped step (docs/adr/0002-kernels-gradients-and-blocks.md).
 
     The inner loop carries nothing but the state; what is kept is looked at outside it, where the method allows that.
+    ``watched``: gradient noise is compensated, and a draw's ``noise_share`` is the largest of its ``thin`` steps.
     """
 
     if chains is None:
-        return one_kernel.compiled(_advance(bound, feed, capacity, lambda one, *of_chains: one(*of_chains)))
-    vmapped = _advance(bound, feed, capacity, lambda one, *of_chains: jax.vmap(one)(*of_chains))
+        return one_kernel.compiled(_advance(bound, feed, capacity, lambda one, *of_chains: one(*of_chains), watched))
+    vmapped = _advance(bound, feed, capacity, lambda one, *of_chains: jax.vmap(one)(*of_chains), watched)
     if chains > ONE_BY_ONE:
         return jax.jit(vmapped)
-    in_turn = _advance(bound, feed, capacity, lambda one, *of_chains: jax.lax.map(lambda c: one(*c), of_chains))
+    turn_by_turn = lambda one, *of_chains: jax.lax.map(lambda c: one(*c), of_chains)
+    in_turn = _advance(bound, feed, capacity, turn_by_turn, watched)
     return one_kernel.compiled(in_turn, otherwise=vmapped)
 
 
-def _advance(bound: Bound, feed: Feed, capacity: int, over_chains: Callable[..., Any]) -> Callable[..., Block]:
+def _advance(
+    bound: Bound, feed: Feed, capacity: int, over_chains: Callable[..., Any], watched: bool
+) -> Callable[..., Block]:
     """The program; ``over_chains(f, *arrays)`` says how a function of one chain acts on all of them."""
 
     def one_step(words: Array, iteration: Array, state: Any, batch: Any) -> tuple[Any, Any]:
@@ -95,10 +101,23 @@ def _advance(bound: Bound, feed: Feed, capacity: int, over_chains: Callable[...,
         def steps(i: Array, last: Array, state: Any) -> Any:
             return jax.lax.fori_loop(i, last, lambda i, s: step(i, s)[0], state)
 
+        def to_next_draw_watched(k: Array, state: Any) -> tuple[Any, Any]:
+            def one(i: Array, carry: tuple[Any, Array]) -> tuple[Any, Array]:
+                state, info = step(i, carry[0])
+                return state, jnp.maximum(carry[1], info["noise_share"])
+
+            last = k * thin + thin - 1
+            none = jnp.zeros_like(jax.eval_shape(lambda s: step(last, s)[1]["noise_share"], state))
+            state, most = jax.lax.fori_loop(k * thin, last, one, (state, none))
+            state, info = step(last, state)
+            return state, info | {"noise_share": jnp.maximum(most, info["noise_share"])}
+
         def to_next_draw(k: Array, state: Any) -> tuple[Any, Any]:
             if bound.observe is not None:
                 state = steps(k * thin, k * thin + thin, state)
                 return state, observe(state)
+            if watched:
+                return to_next_draw_watched(k, state)
             return step(k * thin + thin - 1, steps(k * thin, k * thin + thin - 1, state))
 
         def draw(k: Array, carry: tuple[Any, Array, Any]) -> tuple[Any, Array, Any]:

@@ -39,7 +39,11 @@ class Variable:
 
 
 class Draws:
-    """The arrays of posterior and sample_stats: full chunks are on disk, the chunk in hand is in memory."""
+    """The arrays of posterior and sample_stats: full chunks are on disk, the chunk in hand is in memory.
+
+    How many draws there are is for the caller to know and to say: rows beyond these, which an interrupted call may have
+    left in memory or on disk, mean nothing and are written again. So there is nothing to undo.
+    """
 
     def __init__(
         self,
@@ -53,8 +57,9 @@ class Draws:
     ):
         self.path, self.prefix, self.arrays = path, prefix, arrays
         self.chains, self.draws, self.chunk = chains, draws, chunk
-        self.length = self.committed = committed
+        self.committed = committed
         self._buffers: dict[tuple[str, str], np.ndarray] = {}
+        self._in_hand: int | None = None  # the chunk that they hold
 
     def folder(self, key: tuple[str, str]) -> Path:
         return self.path / (self.prefix + key[0]) / key[1]
@@ -68,14 +73,19 @@ class Draws:
     def file_bytes(self, variable: Variable) -> int:
         return self.chains * self.chunk * bytes_of(variable.shape, variable.dtype) + 4
 
-    def at_chunk_end(self) -> bool:
-        return self.length % self.chunk == 0 or self.length == self.draws
+    def at_chunk_end(self, length: int) -> bool:
+        return length % self.chunk == 0 or length == self.draws
 
-    def until_chunk_end(self) -> int:
-        return min(self.chunk - self.length % self.chunk, self.draws - self.length)
+    def until_chunk_end(self, length: int) -> int:
+        return min(self.chunk - length % self.chunk, self.draws - length)
 
-    def check(self, values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]) -> int:
-        """The number of draws handed in, once names and shapes are as declared."""
+    def in_memory_only(self, length: int) -> bool:
+        """Whether some of the draws up to ``length`` are not on disk. A chunk leaves the hand only when it is there."""
+        on_disk = self.at_chunk_end(length) or length == self.committed or self._in_hand != length // self.chunk
+        return not on_disk
+
+    def check(self, values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], length: int) -> int:
+        """The number of draws handed in after ``length`` others, once names and shapes are as declared."""
         count = -1
         for group, given in (("posterior", values), ("sample_stats", stats)):
             names = {name for g, name in self.arrays if g == group}
@@ -89,49 +99,50 @@ class Draws:
                     raise InputError(
                         f"{group}/{name} must be {dtype} of shape {need}, got {array.dtype} of {array.shape}."
                     )
-        if count > self.draws - self.length:
+        if count > self.draws - length:
             raise InputError(
-                f"the store is for {self.draws} {self.prefix.strip('_')} draws and holds {self.length}; "
+                f"the store is for {self.draws} {self.prefix.strip('_')} draws and holds {length}; "
                 f"{count} more do not fit."
             )
         return count
 
-    def put(self, values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], first: int, count: int) -> None:
-        """Rows first .. first + count - 1 of what was handed in go into the chunk in hand."""
-        at = self.length % self.chunk
-        for key, variable in self.arrays.items():
+    def put(
+        self, length: int, values: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray], first: int, count: int
+    ) -> None:
+        """Rows first .. first + count - 1 of what was handed in become the draws after ``length`` others."""
+        self.take(length)
+        at = length % self.chunk
+        for key, buffer in self._buffers.items():
             given = (values if key[0] == "posterior" else stats)[key[1]]
-            if key not in self._buffers:
-                shape = (self.chains, self.chunk, *variable.shape)
-                self._buffers[key] = np.full(shape, _fill(variable.dtype), np.dtype(variable.dtype).newbyteorder("<"))
-            elif at == 0:
-                self._buffers[key].fill(_fill(variable.dtype))
-            self._buffers[key][:, at : at + count] = given[:, first : first + count]
-        self.length += count
+            buffer[:, at : at + count] = given[:, first : first + count]
 
-    def write(self) -> list[Path]:
-        """The chunk in hand onto disk; its files."""
-        index = (self.length - 1) // self.chunk
+    def take(self, length: int) -> None:
+        """Have the chunk in hand that goes on after ``length`` draws, with those of them that belong to it."""
+        index, at = divmod(length, self.chunk)
+        if index == self._in_hand:
+            return
+        self._in_hand = None  # until all of it is there
+        for key, variable in self.arrays.items():
+            dtype = np.dtype(variable.dtype).newbyteorder("<")
+            if key not in self._buffers:
+                self._buffers[key] = np.empty((self.chains, self.chunk, *variable.shape), dtype)
+            if at:
+                self._buffers[key].reshape(-1)[:] = np.frombuffer(self.read(key, index), dtype)
+        self._in_hand = index
+
+    def write(self, length: int) -> list[Path]:
+        """The chunk in hand onto disk, with the draws up to ``length``; its files."""
+        index = (length - 1) // self.chunk
+        assert index == self._in_hand
         written = []
         for key, buffer in self._buffers.items():
+            buffer[:, length - index * self.chunk :] = _fill(self.arrays[key].dtype)
             file = self.file(key, index)
             content = buffer.reshape(-1).view(np.uint8)
             checksum = google_crc32c.value(content).to_bytes(4, "little")
             replace(file, content, checksum, durable=file.exists())  # a commit may rely on the one replaced
             written.append(file)
         return written
-
-    def load_partial(self) -> None:
-        """Continue: the committed rows of a partial chunk come back into memory."""
-        at = self.length % self.chunk
-        if at == 0:
-            return
-        for key, variable in self.arrays.items():
-            content = self.read(key, self.length // self.chunk)
-            dtype = np.dtype(variable.dtype).newbyteorder("<")
-            buffer = np.frombuffer(content, dtype).reshape(self.chains, self.chunk, *variable.shape).copy()
-            buffer[:, at:] = _fill(variable.dtype)
-            self._buffers[key] = buffer
 
     def read(self, key: tuple[str, str], index: int) -> bytes:
         """The bytes of one chunk, compared with their checksum."""

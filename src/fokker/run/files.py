@@ -25,8 +25,10 @@ def replace(file: Path, *content: Any, durable: bool = False) -> None:
             if durable:
                 os.fsync(out.fileno())
         os.replace(partial, file)
-    except OSError as error:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         size = sum(memoryview(piece).nbytes for piece in content)
         raise OSError(error.errno, f"{os.strerror(error.errno or 0)} ({size} bytes)", str(file)) from error
     if durable:

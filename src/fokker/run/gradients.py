@@ -13,6 +13,7 @@ noise estimate is then that of the differences.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -24,6 +25,7 @@ from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
 from fokker.run.lean import lean
+from fokker.sgmcmc.checks import check_count
 from fokker.sgmcmc.kernel import BoundGradient
 from fokker.sgmcmc.matrix import LowRank
 
@@ -94,6 +96,7 @@ class control_variates:
 
     def __post_init__(self) -> None:
         _check_noise(self.noise, self.rank)
+        check_count("chunk", self.chunk, 1)
 
     def bind(self, target: Target) -> BoundGradient:
         _need_rows(target, "control variates")
@@ -103,7 +106,7 @@ class control_variates:
             theta = ravel_pytree(centre)[0].astype(ravel_pytree(position)[0].dtype)
             return CentredAux(
                 theta,
-                full_gradient(target, centre, self.chunk),
+                full_gradient(target, self.chunk)(centre),
                 _fisher_init(self.noise, self.rank, position),
             )
 
@@ -127,11 +130,13 @@ class svrg:
 
     def __post_init__(self) -> None:
         _check_noise(self.noise, self.rank)
-        if self.refresh_every < 1:
-            raise InputError(f"refresh_every must be >= 1, got {self.refresh_every}.")
+        check_count("chunk", self.chunk, 1)
+        check_count("refresh_every", self.refresh_every, 1)
 
     def bind(self, target: Target) -> BoundGradient:
         _need_rows(target, "SVRG")
+
+        whole = full_gradient(target, self.chunk)  # compiled once for all refreshes
 
         def init(position: Any) -> CentredAux:
             return refresh(position, None)
@@ -139,7 +144,7 @@ class svrg:
         def refresh(position: Any, aux: CentredAux | None) -> CentredAux:
             return CentredAux(
                 ravel_pytree(position)[0],
-                full_gradient(target, position, self.chunk),
+                whole(position),
                 _fisher_init(self.noise, self.rank, position),
             )
 
@@ -201,16 +206,19 @@ def likelihood_difference(target: Target, position: Any, centre: Array, batch: A
     return likelihood_gradient(target, position, batch) - likelihood_gradient(target, unravel(centre), batch)
 
 
-def full_gradient(target: Target, position: Any, chunk: int = 10_000) -> Array:
-    """grad U at a point from all rows, in passes of ``chunk`` rows, (d,)."""
-    grad_u = -prior_gradient(target, position)
-    if target.log_likelihood is None:
+def full_gradient(target: Target, chunk: int = 10_000) -> Callable[[Any], Array]:
+    """The function position -> grad U from all rows, (d,), in passes of ``chunk`` rows."""
+    of_prior = jax.jit(lambda p: prior_gradient(target, p))
+    of_rows = jax.jit(lambda p, batch: likelihood_gradient(target, p, batch))
+    size = 0 if target.log_likelihood is None else rows(target)
+
+    def gradient(position: Any) -> Array:
+        grad_u = -of_prior(position)
+        for first in range(0, size, chunk):
+            grad_u = grad_u - of_rows(position, take(target.data, first, min(first + chunk, size)))
         return grad_u
-    one_chunk = jax.jit(lambda p, batch: likelihood_gradient(target, p, batch))
-    size = rows(target)
-    for first in range(0, size, chunk):
-        grad_u = grad_u - one_chunk(position, take(target.data, first, min(first + chunk, size)))
-    return grad_u
+
+    return gradient
 
 
 def take(data: Any, first: int, last: int) -> Any:
@@ -238,8 +246,7 @@ def _centred_estimate(
 def _check_noise(noise: str, rank: int) -> None:
     if noise not in NOISE_FORMS:
         raise InputError(f"noise must be one of {', '.join(NOISE_FORMS)}; got {noise!r}.")
-    if rank < 1:
-        raise InputError(f"rank must be >= 1, got {rank}.")
+    check_count("rank", rank, 1)
 
 
 def _need_rows(target: Target, what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,10 +68,34 @@ def layout(position: Any, labels: Mapping[str, Sequence[str]] | None = None) -> 
             raise InputError(f"labels[{name!r}] has {len(names)} names for a parameter of shape {shape}.")
         variables.append(Variable(name, shape, first, first + int(np.prod(shape)), names))
         first = variables[-1].last
-    if first == 0:
-        raise InputError("the parameters have no entries; pass init= as a pytree of arrays.")
+    _check_names(variables, labels or {})
     vector, unravel = ravel_pytree(position)
     return Layout(tuple(variables), unravel, vector.size)
+
+
+def _check_names(variables: Sequence[Variable], labels: Mapping[str, Sequence[str]]) -> None:
+    """Every leaf has entries, and a name that no other leaf and no axis of the draws has."""
+    if not variables:
+        raise InputError("the parameters have no entries; pass init= as a pytree of arrays.")
+    names = Counter(v.name for v in variables)
+    axes = {"chain", "draw"}.union(*(v.dims for v in variables))
+    for v in variables:
+        if 0 in v.shape:
+            raise InputError(
+                f"the parameter {v.name} has shape {v.shape}, which has no entries; give it some, or leave it out."
+            )
+        if names[v.name] > 1:
+            raise InputError(
+                f"{names[v.name]} parameters would be called {v.name!r}: the keys on the way to a leaf are joined by "
+                "dots; rename one in init and in the target."
+            )
+        if v.name in axes:
+            raise InputError(
+                f"a parameter cannot be called {v.name!r}, which is the name of an axis of the draws; rename it in "
+                "init and in the target."
+            )
+    if unknown := [name for name in labels if name not in names]:
+        raise InputError(f"labels are given for {', '.join(unknown)}; the parameters are {', '.join(names)}.")
 
 
 def _part(entry: Any) -> str:

@@ -89,7 +89,8 @@ class Chains:
             self.data = jax.tree.map(jnp.asarray, plan.target.data)
         else:
             feed = blocks.Feed("none")
-        self._advance = blocks.program(self._bound, feed, self.capacity, group)
+        self._watched = plan.target.log_likelihood is not None and plan.gradient.noise != "none"
+        self._advance = blocks.program(self._bound, feed, self.capacity, group, self._watched)
         self._words = [jnp.asarray(random.chain_words(plan.seed, c)) for c in range(plan.chains)]
         self._stacked = jnp.stack(self._words)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -159,6 +160,7 @@ class Chains:
         self._ahead = self._begin(now.blocks, end, follow, thin) if follow > 0 else None
         done = [block.result() for block in now.blocks]
         self._check_finite(done, before, first, draws, thin)
+        self._check_compensation(done, before, first, draws, thin)
         self.states, self.iteration = [block.state for block in done], end
         self._ahead = self._ahead and self._ahead._replace(before=self.states)
         self._refresh()
@@ -277,6 +279,30 @@ class Chains:
         if good[unit] < draws:
             raise _Diverged(unit, good[unit], before, first, thin)
 
+    def _check_compensation(
+        self, done: list[blocks.Block], before: list[Any], first: int, draws: int, thin: int
+    ) -> None:
+        """2 D - eps B-hat has to stay positive semidefinite at every step: there is no negative noise to inject."""
+        if not draws or not self._watched:
+            return
+        shares = np.stack([np.asarray(block.info["noise_share"])[:draws].reshape(draws, -1) for block in done])
+        most = shares.max(axis=(0, 2))  # of each draw
+        if most.max() > 1:
+            good = int(np.argmax(most > 1))
+            chain = int(np.argmax(shares[:, good].ravel()))
+            raise _Uncompensated(good, before, first, thin, chain, float(most[good]))
+
+    def diagnose_compensation(self, failure: _Uncompensated) -> InputError:
+        step = float(self.plan.kernel.step_size)  # type: ignore[attr-defined]  # all that compensate have one
+        last = failure.first + (failure.good + 1) * failure.thin
+        when = f"iteration {last}" if failure.thin == 1 else f"iterations {last - failure.thin + 1} to {last}"
+        return InputError(
+            f"chain {failure.chain}, {when}: the gradient noise to compensate is {failure.share:.3g} times what a step "
+            f"of {step:.4g} injects, so there is nothing left to inject. Take a step of at most "
+            f"{step / failure.share:.3g}, more friction, a larger batch or fokker.control_variates(); or noise='none', "
+            "which leaves the noise as it is and its effect for run.audit() to measure. Draws before it are kept."
+        )
+
     def diagnose(self, failure: _Diverged) -> NonFiniteError:
         """Replay the failing chain one step at a time and say where and what became non-finite."""
         plan, unit = self.plan, failure.unit
@@ -351,6 +377,14 @@ class _Diverged(Exception):
         self.unit, self.good, self.before, self.first, self.thin = unit, good, before, first, thin
 
 
+class _Uncompensated(Exception):
+    """A block with a step that brings more gradient noise than can be compensated."""
+
+    def __init__(self, good: int, before: list[Any], first: int, thin: int, chain: int, share: float) -> None:
+        super().__init__(good, chain, share)
+        self.good, self.before, self.first, self.thin, self.chain, self.share = good, before, first, thin, chain, share
+
+
 def run_loop(
     chains: Chains,
     sink: Sink,
@@ -376,7 +410,6 @@ def run_loop(
             started, before = time.perf_counter(), chains.iteration
             then = wanted(done + count)
             got = chains.draw(count, then)
-            _check_compensation(got, plan)
             if kept := got.positions.shape[1]:
                 sink.append(got, chains)
             done += kept
@@ -385,34 +418,21 @@ def run_loop(
             report("draws", done, chains, got)
     except KeyboardInterrupt:
         return "interrupted"
-    except _Diverged as failure:
+    except (_Diverged, _Uncompensated) as failure:
         kept = _replay_good(chains, failure)
         if kept is not None and done < plan.draws:
             sink.append(kept, chains)
+        if isinstance(failure, _Uncompensated):
+            raise chains.diagnose_compensation(failure) from None
         raise chains.diagnose(failure) from None
     return "complete"
 
 
-def _replay_good(chains: Chains, failure: _Diverged) -> Advance | None:
+def _replay_good(chains: Chains, failure: _Diverged | _Uncompensated) -> Advance | None:
     """The draws that all chains made before the failing one, from the same block run again up to there."""
     if failure.good == 0 or failure.first < chains.plan.warmup:
         return None
     return chains.draw(failure.good)
-
-
-def _check_compensation(got: Advance, plan: Plan) -> None:
-    """2 D - eps B-hat has to stay positive semidefinite: there is no negative noise to inject."""
-    share = got.info.get("noise_share")
-    if share is None or not share.size or not share.max() > 1:
-        return
-    chain, i = np.unravel_index(int(np.argmax(share)), share.shape)
-    step, worst = float(plan.kernel.step_size), float(share.max())  # type: ignore[attr-defined]  # all that compensate
-    raise InputError(
-        f"chain {chain}, iteration {got.iterations[i]}: the gradient noise to compensate is {worst:.3g} times what a "
-        f"step of {step:.4g} injects, so there is nothing left to inject. Take a step of at most {step / worst:.3g}, "
-        "more friction, a larger batch or fokker.control_variates(); or noise='none', which leaves the noise as it is "
-        "and its effect for run.audit() to measure. Draws before it are kept."
-    )
 
 
 class _Pace:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from fokker.run.local_shape import Shape, remainder
-from fokker.run.loop import Chains, _Diverged
+from fokker.run.loop import Chains, _Diverged, _Uncompensated
 from fokker.sgmcmc.schedules import constant
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _positions(plan: Plan, skipped: int) -> np.ndarray | None:
         chains.skip(skipped)
         while (missing := plan.draws - sum(g.shape[1] for g in got)) > 0:
             got.append(chains.draw(missing).positions)
-    except _Diverged:
+    except (_Diverged, _Uncompensated):
         return None
     finally:
         chains.close()

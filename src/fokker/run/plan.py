@@ -6,7 +6,8 @@ import dataclasses
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,16 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import keystr
 
 from fokker.data.batches import Batches, Order
 from fokker.data.sources import Source, as_source, check_batch_size, check_in_memory, fingerprint
-from fokker.errors import InputError, SpaceError
-from fokker.run.gradients import control_variates, minibatch
+from fokker.errors import InputError, SpaceError, StoreError
+from fokker.run.gradients import control_variates, minibatch, svrg
 from fokker.run.layout import Layout, layout
+from fokker.sgmcmc.checks import check_count, check_shape, is_whole
 from fokker.sgmcmc.kernel import Gradient, Kernel
+from fokker.sgmcmc.schedules import cyclical
 from fokker.sgmcmc.sghmc import sghmc
 from fokker.sgmcmc.sgnht import sgnht
 
@@ -95,7 +99,8 @@ class Plan:
             **self.summary(),
             "start": _digest(np.stack(self.starts)),
             "data": self._data_fingerprint(),
-            "log_density": self._log_density_fingerprint(),
+            "log_density": self._log_densities(),
+            "functions": self._functions(),
         }
 
     def _data_fingerprint(self) -> str | None:
@@ -105,11 +110,38 @@ class Plan:
             return self.source.fingerprint
         return fingerprint(self.target.data)
 
-    def _log_density_fingerprint(self) -> float:
-        theta = jnp.asarray(self.starts[0])
-        if self.target.log_likelihood is None:
-            return float(self.target.log_prior(theta))
-        return float(self.target.log_density(theta, first_rows(self, 100)))
+    def _probes(self) -> list[np.ndarray]:
+        """Points at which functions are compared: the start, where a prior may say nothing, and three around it."""
+        rng, start = np.random.default_rng(0), self.starts[0]
+        away = [rng.standard_normal(start.shape) * (1 + np.abs(start)) for _ in range(3)]
+        return [start, *((start + 0.1 * step).astype(start.dtype) for step in away)]
+
+    def _log_densities(self) -> list[float | None]:
+        """The log density of some rows at the probes; None where it is not finite."""
+        rows = None if self.target.log_likelihood is None else first_rows(self, 100)
+        return [_number(self.target.log_density(jnp.asarray(theta), rows)) for theta in self._probes()]
+
+    def _functions(self) -> dict[str, list[float | None]]:
+        """Values of the functions among the settings: of a schedule by iteration, of others at the probes."""
+        found = {}
+        for owner in (self.kernel, self.gradient):
+            settings = {field.name: getattr(owner, field.name) for field in dataclasses.fields(owner)}  # type: ignore[arg-type]
+            for name, f in settings.items():
+                if not callable(f):
+                    continue
+                if name == "schedule":
+                    values = [f(jnp.int32(10**k)) for k in range(6)]
+                else:
+                    values = [f(self.target.params(jnp.asarray(theta))) for theta in self._probes()]
+                found[f"{type(owner).__name__}.{name}"] = [_number(value) for value in values]
+        return found
+
+
+def _number(value: Any) -> float | None:
+    """One number for all entries of a pytree, each with a weight of its own; None where it is not finite."""
+    entries = np.concatenate([np.asarray(leaf, float).ravel() for leaf in jax.tree.leaves(value)])
+    number = float(entries @ np.cos(np.arange(len(entries))))
+    return number if np.isfinite(number) else None
 
 
 def first_rows(plan: Plan, count: int) -> Any:
@@ -122,7 +154,7 @@ def first_rows(plan: Plan, count: int) -> Any:
         batch = source.rows(0, min(count, source.size))
     else:  # an iterator, which cannot be asked without being used up
         batch = jax.tree.map(lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype), source.row)
-    return jax.tree.map(lambda leaf: jnp.asarray(cast(np.asarray(leaf), plan.dtype)), batch)
+    return _cast_all(batch, plan.dtype, jnp.asarray)
 
 
 def precision(dtype: str) -> AbstractContextManager[Any]:
@@ -139,10 +171,18 @@ def plan_again(
     draws: int | None = None,
 ) -> Plan:
     """The plan of a run from its settings and what cannot be stored."""
+    kernel, gradient = sghmc() if kernel is None else kernel, minibatch() if gradient is None else gradient
+    for name, given in (("kernel", kernel), ("gradient", gradient)):
+        stored = settings[name]["name"]
+        if type(given).__name__ != stored:
+            raise StoreError(
+                f"the run was made with {name}=fokker.{stored}(...), now it is {type(given).__name__}; pass the {name} "
+                "the run, with the settings that it was given then."
+            )
     plan = make_plan(
         target,
-        sghmc() if kernel is None else kernel,
-        minibatch() if gradient is None else gradient,
+        kernel,
+        gradient,
         init=init,
         draws=max(draws or 0, settings["draws"]),
         **{name: settings[name] for name in SETTINGS},
@@ -189,32 +229,39 @@ def make_plan(
     dtype: str,
 ) -> Plan:
     """Check and convert everything a user gives. Runs inside the precision context of the run."""
+    _check_methods(kernel, gradient)
     for name, value, least in (
         ("draws", draws, 1),
         ("warmup", warmup, 0),
         ("thin", thin, 1),
         ("chains", chains, 1),
     ):
-        if not isinstance(value, (int, np.integer)) or value < least:
+        if not is_whole(value) or value < least:
             raise InputError(f"{name} must be a whole number >= {least}, got {value!r}.")
-    if dtype not in ("float32", "float64"):
+    check_count("batch_size", batch_size, 1, optional=True)
+    batch_size = None if batch_size is None else int(batch_size)
+    if not isinstance(dtype, str) or dtype not in ("float32", "float64"):
         raise InputError(f"dtype must be 'float32' or 'float64', got {dtype!r}.")
-    if not isinstance(seed, (int, np.integer)):
+    if not is_whole(seed):
         raise InputError(f"seed must be a whole number, got {type(seed).__name__}; a JAX key is not needed.")
-    starts, lay = _starts(target, init, chains, seed, dtype)
-    _check_space(target, kernel, starts, lay)
-    full_data = bool(getattr(kernel, "full_data", False))
+    if not 0 <= seed < 2**64:
+        raise InputError(f"seed must lie between 0 and 2**64 - 1, got {seed}; others would be taken modulo 2**64.")
     windows, data = None, target.data
     source = None if target.log_likelihood is None else as_source(data)
+    starts, lay = _starts(target, init, chains, int(seed), dtype, source)
+    _check_space(target, kernel, starts, lay)
+    _check_shapes(target, kernel, starts, lay)
+    _check_unused(target, kernel, source, batches, share_batches)
+    full_data = bool(getattr(kernel, "full_data", False))
     if target.log_likelihood is None:
         if batch_size is not None:
             raise InputError("batch_size was given, but the target has no rows; leave it out.")
     elif source is not None:
-        data, batch_size = source, 100 if batch_size is None else batch_size
+        data, batch_size = source, min(100, source.size or 100) if batch_size is None else batch_size
         _check_source(source, kernel, batch_size, 1 if share_batches else chains)
     else:
         data, size = check_in_memory(data)
-        data = jax.tree.map(lambda leaf: cast(leaf, dtype), data)
+        data = _cast_all(data, dtype)
         if full_data and batch_size is not None:
             raise InputError(f"{type(kernel).__name__} uses all rows in every step; leave batch_size out.")
         if not full_data:
@@ -228,6 +275,8 @@ def make_plan(
         centre = np.asarray(jax.flatten_util.ravel_pytree(gradient.centre)[0], dtype)
         if centre.shape != (lay.size,):
             raise InputError(f"the centre has {centre.size} entries, the parameters have {lay.size}.")
+        if not np.isfinite(centre).all():
+            raise InputError("the centre is not finite; leave it out, and the run looks for one.")
         gradient = dataclasses.replace(gradient, centre=centre)
     plan = Plan(
         flat,
@@ -246,10 +295,95 @@ def make_plan(
         share_batches,
     )
     _check_target(plan)
+    _check_length(plan)
     return plan
 
 
-def _starts(target: Target, init: Any, chains: int, seed: int, dtype: str) -> tuple[tuple[np.ndarray, ...], Layout]:
+def _check_length(plan: Plan) -> None:
+    """That the run keeps draws, and only such as its kernel calls draws."""
+    schedule = getattr(plan.kernel, "schedule", None)
+    if isinstance(schedule, cyclical) and schedule.exploration > 0:
+        rounds = math.lcm(plan.thin, schedule.period) // plan.thin
+        kept = plan.warmup + plan.thin * np.arange(1, rounds + 1) - 1
+        if (np.asarray(schedule.phase(jnp.asarray(kept % schedule.period))) < schedule.exploration).all():
+            raise InputError(
+                f"no draw would ever be kept: every {plan.thin}th iteration after a warm-up of {plan.warmup} is in "
+                f"the part of the cycle that explores ({schedule.exploration:.0%} of {schedule.period} iterations). "
+                f"Take a thin that has no factor in common with {schedule.period}, or another warmup."
+            )
+    adapt = getattr(plan.kernel, "adapt_steps", None)
+    if adapt is not None and adapt > plan.warmup:
+        raise InputError(
+            f"psgld adapts for {adapt} iterations, which give no draws, and the warm-up has {plan.warmup}; "
+            f"pass warmup={adapt} or more."
+        )
+    if hasattr(plan.kernel, "adapt_steps") and plan.warmup < 1:
+        raise InputError("psgld adapts its scales in the warm-up, and warmup is 0; pass warmup=1000, for example.")
+
+
+def _check_methods(kernel: Any, gradient: Any) -> None:
+    """A kernel and an estimator of gradients: settings that can be bound, not their classes, and not each other."""
+    for what, given, example in (("kernel", kernel, "fokker.sgld()"), ("gradient", gradient, "fokker.minibatch()")):
+        if isinstance(given, type):
+            raise InputError(f"{what} is the class {given.__name__}; call it: fokker.{given.__name__}().")
+        if not callable(getattr(given, "bind", None)) or not dataclasses.is_dataclass(given):
+            raise InputError(
+                f"{what} must be settings such as {example}, a dataclass with a method bind, got "
+                f"{type(given).__name__}; those of other libraries cannot be run here."
+            )
+    if isinstance(kernel, (minibatch, control_variates, svrg)):
+        raise InputError(f"kernel is an estimator of gradients, {type(kernel).__name__}; pass it as gradient=...")
+    if not isinstance(getattr(gradient, "noise", None), str):
+        raise InputError(f"gradient estimates no gradients, it is {type(gradient).__name__}; try fokker.minibatch().")
+    schedule = getattr(kernel, "schedule", None)
+    if callable(schedule):
+        try:
+            factor = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), np.int32))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"the schedule could not be evaluated at an iteration: {type(error).__name__}: {error}"
+            ) from error
+        if getattr(factor, "shape", None) != ():
+            raise InputError(f"the schedule must return one number, the factor of the step; got {factor}.")
+
+
+def _check_shapes(target: Target, kernel: Kernel, starts: tuple[np.ndarray, ...], lay: Layout) -> None:
+    """Settings by coordinate fit the parameters, or the points of a space whose points are other than they."""
+    size, of = lay.size, "the parameters"
+    if target.space is not None and getattr(kernel, "on_manifolds", False):
+        from fokker.manifolds.product import product
+
+        size, of = product(target.space, lay.unravel(starts[0])).size, "a point of the space"
+    for name in getattr(kernel, "by_entry", ()):
+        check_shape(name, getattr(kernel, name), size, of)
+
+
+def _check_unused(target: Target, kernel: Kernel, source: Source | None, batches: Any, share_batches: Any) -> None:
+    """Nothing is said about batches where there are none, or where their order is the source's own."""
+    if batches is not None and batches not in ("epochs", "independent"):
+        raise InputError(f"batches must be 'epochs' or 'independent', got {batches!r}.")
+    if not isinstance(share_batches, (bool, np.bool_)):
+        raise InputError(f"share_batches must be True or False, got {share_batches!r}.")
+    name, why = type(kernel).__name__, ""
+    if target.log_likelihood is None:
+        why = "the target has no rows"
+    elif getattr(kernel, "full_data", False):
+        why = f"{name} uses all rows in every step"
+    for argument, given in (("batches", batches is not None), ("share_batches", bool(share_batches))):
+        if why and given:
+            raise InputError(f"{argument} was given, but {why}; leave {argument} out.")
+    if source is not None and source.streams is not None and batches is not None:
+        raise InputError("batches was given, but batches of an iterator come in its own order; leave batches out.")
+    if source is not None and batches == "independent":
+        raise InputError(
+            "batches='independent' needs rows in memory, those on disk are read in epochs; leave batches out, or load "
+            "the data."
+        )
+
+
+def _starts(
+    target: Target, init: Any, chains: int, seed: int, dtype: str, source: Source | None
+) -> tuple[tuple[np.ndarray, ...], Layout]:
     """Where the chains begin: one pytree for all, a list of pytrees, or a function of a JAX key."""
     if init is None:
         init = target.start
@@ -258,14 +392,20 @@ def _starts(target: Target, init: Any, chains: int, seed: int, dtype: str) -> tu
             "the run needs a start: pass init= as a pytree of arrays, a list of one per chain, or a function of a key."
         )
     if callable(init):
-        keys = jax.random.split(jax.random.key(seed), chains)
+        keys = jax.random.split(jax.random.key(int(np.uint64(seed).astype(np.int64))), chains)
         points = [init(keys[c]) for c in range(chains)]
-    elif isinstance(init, list) and len(init) == chains and chains > 1 and not np.isscalar(init[0]):
+    elif isinstance(init, list) and init and _one_per_chain(target, init, chains, source):
+        if len(init) != chains:
+            raise InputError(
+                f"init is a list of {len(init)} starts for {chains} chains; give one for each (chains={len(init)}), "
+                "one pytree for all (a vector as numpy.asarray(init)), or a function of a key."
+            )
         points = init
     else:
         points = [init] * chains
     try:
-        points = [jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), p) for p in points]
+        with np.errstate(over="ignore"):  # what is beyond the precision is refused below
+            points = [jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), p) for p in points]
     except (TypeError, ValueError) as error:
         raise InputError(f"init must be a pytree of numbers or arrays: {error}") from error
     lay = layout(points[0], target.labels)
@@ -275,8 +415,26 @@ def _starts(target: Target, init: Any, chains: int, seed: int, dtype: str) -> tu
     vectors = tuple(np.asarray(jax.flatten_util.ravel_pytree(p)[0]) for p in points)
     for c, vector in enumerate(vectors):
         if not np.isfinite(vector).all():
-            raise InputError(f"the start of chain {c} has values that are not finite.")
+            raise InputError(f"the start of chain {c} has values that are not finite in {dtype}.")
     return vectors, lay
+
+
+def _one_per_chain(target: Target, init: list[Any], chains: int, source: Source | None) -> bool:
+    """Whether a list holds starts; a list may also be the parameters themselves, which the target's functions tell."""
+
+    def fits(point: Any) -> bool:
+        try:
+            jax.eval_shape(target.log_prior, point)
+            if target.log_likelihood is not None:
+                row = source.row if source is not None else jax.tree.map(lambda leaf: np.asarray(leaf[0]), target.data)
+                batch = jax.tree.map(lambda leaf: np.zeros((2, *leaf.shape), leaf.dtype), row)
+                jax.eval_shape(target.log_likelihood, point, batch)
+        except Exception:  # of any kind: the functions are the user's
+            return False
+        return True
+
+    one, whole = fits(init[0]), fits(init)
+    return one if one != whole else len(init) == chains > 1 and not np.isscalar(init[0])
 
 
 def _check_target(plan: Plan) -> None:
@@ -284,13 +442,14 @@ def _check_target(plan: Plan) -> None:
     theta, target = jnp.asarray(plan.starts[0]), plan.target
     try:
         prior = jax.eval_shape(target.log_prior, theta)
-    except (TypeError, KeyError, IndexError, AttributeError) as error:
+    except (TypeError, KeyError, IndexError, AttributeError, ValueError) as error:
         raise InputError(f"log_prior could not be evaluated at init: {type(error).__name__}: {error}") from error
+    what = "log_prior" if target.log_likelihood is not None else "the log density"
+    _check_value(what, prior)
     if prior.shape != ():
-        what = "log_prior" if target.log_likelihood is not None else "the log density"
         raise InputError(f"{what} must return a scalar, got shape {prior.shape}; sum it over its entries.")
     if target.log_likelihood is None:
-        return
+        return _check_finite(plan, None)
     batch = first_rows(plan, 3)
     few = len(jax.tree.leaves(batch)[0])
     try:
@@ -299,14 +458,30 @@ def _check_target(plan: Plan) -> None:
         raise InputError(
             f"log_likelihood could not be evaluated on a batch of {few} rows: {type(error).__name__}: {error}"
         ) from error
+    _check_value("log_likelihood", rows)
     if rows.shape != (few,):
         raise InputError(
             f"log_likelihood must return one number per row, got shape {rows.shape} for {few} rows; do not sum over "
             "rows, or wrap a one-datum function with fokker.per_row(f)."
         )
-    value = target.log_density(theta, batch)
-    if not np.isfinite(value):
-        raise InputError(f"the log density at init is {float(value)}; start where it is finite (init=...).")
+    _check_finite(plan, batch)
+
+
+def _check_finite(plan: Plan, batch: Any) -> None:
+    for c, start in enumerate(plan.starts):
+        value = float(plan.target.log_density(jnp.asarray(start), batch))
+        if not np.isfinite(value):
+            raise InputError(
+                f"the log density at the start of chain {c} is {value}; start where it is finite (init=...)."
+            )
+
+
+def _check_value(name: str, value: Any) -> None:
+    """What a function of the target returns: one array of floating numbers."""
+    if not isinstance(value, jax.ShapeDtypeStruct):
+        raise InputError(f"{name} must return one array, got a {type(value).__name__}; return that array alone.")
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise InputError(f"{name} must return floating numbers, got {value.dtype}, which has no gradient.")
 
 
 def _check_space(target: Target, kernel: Kernel, starts: tuple[np.ndarray, ...], lay: Layout) -> None:
@@ -345,9 +520,28 @@ def _check_source(source: Source, kernel: Kernel, batch_size: int, streams: int)
         )
 
 
-def cast(leaf: np.ndarray, dtype: str) -> np.ndarray:
-    """Floating numbers in the precision of the run; others as they are."""
-    return leaf.astype(dtype, copy=False) if np.issubdtype(leaf.dtype, np.floating) else leaf
+def cast(leaf: np.ndarray, dtype: str, name: str = "data") -> np.ndarray:
+    """Floating numbers in the precision of the run, others as they are; InputError if the run cannot hold them."""
+    kind, held = leaf.dtype.kind, leaf.dtype
+    if kind == "f":
+        held = np.dtype(dtype)
+    elif kind in "iu" and dtype == "float32":
+        held = np.dtype(jax.dtypes.canonicalize_dtype(leaf.dtype))  # 32 bits of 64, unless the user chose otherwise
+    if leaf.size and not np.can_cast(leaf.dtype, held):
+        limits = np.finfo(held) if kind == "f" else np.iinfo(held)
+        if leaf.min() < limits.min or leaf.max() > limits.max:
+            raise InputError(
+                f"{name} has values from {leaf.min():.6g} to {leaf.max():.6g}, which {held} does not hold; pass "
+                f"dtype='float64', or {'scale them' if kind == 'f' else 'code them by smaller numbers'}."
+            )
+    return leaf.astype(held, copy=False) if kind == "f" else leaf
+
+
+def _cast_all(data: Any, dtype: str, then: Callable[[np.ndarray], Any] = np.asarray) -> Any:
+    """Every leaf ``cast`` under its name, and what ``then`` makes of it."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: then(cast(np.asarray(leaf), dtype, "data" + keystr(path))), data
+    )
 
 
 def describe(settings: Any) -> dict[str, Any]:

@@ -44,13 +44,15 @@ class Progress:
         if self._enabled:
             from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as RichProgress
+            from rich.table import Column
 
+            whole = lambda width: Column(no_wrap=True, min_width=width)  # what a narrow screen does not squeeze
             self._bar = RichProgress(
-                TextColumn("[bold]{task.description}"),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[count]}"),
-                TimeRemainingColumn(compact=True),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("[bold]{task.description}", table_column=whole(7)),
+                BarColumn(bar_width=12),
+                TextColumn("{task.fields[count]}", table_column=whole(13)),
+                TimeRemainingColumn(compact=True, table_column=whole(5)),
+                TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
                 refresh_per_second=4,
                 speed_estimate_period=10,
             )
@@ -129,7 +131,13 @@ class Progress:
 
 
 def _noise(chains: Chains) -> str:
+    """In a thread of its own, which has to enter the run's precision for itself."""
     from fokker.run.noise_share import noise_share
+    from fokker.run.plan import precision
 
-    share = noise_share(chains)
+    try:
+        with precision(chains.plan.dtype):
+            share = noise_share(chains)
+    except Exception as error:  # whatever a target does here: a run does not end for a word on its progress line
+        return f"gradient noise not known ({type(error).__name__})"
     return "" if share is None else f"gradient noise {share:.1%} of injected"

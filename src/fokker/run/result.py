@@ -21,7 +21,8 @@ class Run:
     """Draws with their labels.
 
     ``draws``: xarray.Dataset with dims (chain, draw, ...) by variable. ``stats``: what the kernel kept beside each
-    draw. ``settings``: everything that decided the draws. ``state``: "complete", "interrupted" or "failed".
+    draw. ``settings``: everything that decided the draws. ``state``: "complete", "interrupted" or "failed"; a stored
+    run that was killed, or that the disk had no room for, was interrupted.
     """
 
     def __init__(
@@ -52,8 +53,12 @@ class Run:
         return cls(lambda: draws, lambda: kept, {**plan.summary(), "chosen": dict(chosen)}, state, plan, None)
 
     @classmethod
-    def from_store(cls, store: Store, plan: Plan | None = None) -> Run:
-        state = "complete" if store.committed >= store.settings["draws"] else "interrupted"
+    def from_store(cls, store: Store, plan: Plan | None = None, state: str | None = None) -> Run:
+        """``state``: how the run ended, where that is known better than from the store."""
+        if store.complete:
+            state = "complete"
+        elif state is None:
+            state = "failed" if store.failed else "interrupted"
         return cls(store.posterior, store.sample_stats, store.settings, state, plan, store)
 
     @property

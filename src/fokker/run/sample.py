@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ def sample(
     batch_size: int | None = None,
     batches: Order | None = None,
     share_batches: bool = False,
+    sd_error: float = 0.04,
     seed: int = 0,
     dtype: str = "float32",
     store: str | Path | None = None,
@@ -52,10 +54,12 @@ def sample(
     without a step size is tuned first. gradient: how a batch becomes a gradient (``fokker.minibatch()``).
     init: pytree of arrays, a list of one per chain, or a function of a JAX key. draws: kept draws per chain, one every
     ``thin`` iterations after ``warmup`` iterations (default: as many as are kept, at most 10,000).
-    batch_size: rows a step (default: a thousandth of the data, at least 100). batches: "epochs" or "independent"
-    (docs: how rows are mixed). share_batches: all chains see the same rows, which is faster and makes their errors
-    common. dtype: "float32" or "float64". store: a folder to stream draws to; such a run can be resumed after any
-    interruption and its draws do not change. origin: words to keep in the store, such as the file that began the run.
+    batch_size: rows a step (default: a thousandth of the rows in memory, at least 100; of rows on disk 100).
+    sd_error: largest relative error of a posterior sd, as predicted, that tuning may trade for speed.
+    batches: "epochs" or "independent" (docs: how rows are mixed). share_batches: all chains see the same rows, which is
+    faster and makes their errors common. dtype: "float32" or "float64". store: a folder to stream draws to; such a run
+    can be resumed after any interruption and its draws do not change. origin: words to keep in the store, such as the
+    file that began the run.
     Ctrl-C returns what there is.
     """
     refuse_unknown(unknown, [p for p in inspect.signature(sample).parameters if p != "unknown"])
@@ -64,6 +68,8 @@ def sample(
             f"target must be a fokker.Target, got {type(target).__name__}; "
             "for a plain log density use fokker.Target.from_log_density(f)."
         )
+    if not 0 < sd_error < 1:
+        raise InputError(f"sd_error must be between 0 and 1, got {sd_error!r}; 0.04 allows sds that are 4 % off.")
     move: Kernel = sghmc() if kernel is None else kernel
     estimator: Gradient = minibatch() if gradient is None else gradient
     warmup = min(draws * thin, 10_000) if warmup is None else warmup
@@ -76,7 +82,7 @@ def sample(
         if keep is not None:
             Store.check_free(keep, overwrite=overwrite)  # before the work, not after it
         with Progress(enabled=progress) as bar:
-            plan, chosen = _settle(plan, bar)
+            plan, chosen = _settle(plan, bar, sd_error)
             return _run(plan, chosen, keep, overwrite, bar, origin)
 
 
@@ -117,6 +123,8 @@ def _continue(
     settings = kept.settings
     if target is None:
         raise InputError("resume needs the target again: fokker.resume(path, target, kernel).")
+    if draws is not None and draws < settings["draws"]:
+        raise InputError(f"the run at {path} is to have {settings['draws']} draws; draws={draws} would be fewer.")
     with precision(settings["dtype"]):
         plan = plan_again(settings, target, kernel, gradient, init, draws)
         if not settings["resumable"]:
@@ -139,7 +147,7 @@ def open(path: str | Path) -> Run:
     return Run.from_store(Store.open(path))
 
 
-def _settle(plan: Plan, bar: Progress) -> tuple[Plan, dict[str, Any]]:
+def _settle(plan: Plan, bar: Progress, sd_error: float) -> tuple[Plan, dict[str, Any]]:
     """Find what the user left open: the length of adaptation, the centre of control variates, the step size.
 
     What was found is given back as JSON too, so that ``as_chosen`` can do the same without searching again.
@@ -156,7 +164,7 @@ def _settle(plan: Plan, bar: Progress) -> tuple[Plan, dict[str, Any]]:
     if getattr(plan.kernel, "step_size", 1.0) is None:
         from fokker.run.tune import tune
 
-        plan, tuned = tune(plan, bar.note)
+        plan, tuned = tune(plan, bar.note, sd_error)
         chosen = {**chosen, **tuned, "kernel": {**chosen.get("kernel", {}), **tuned["kernel"]}}
     return plan, chosen
 
@@ -165,16 +173,24 @@ def _compare(stored: dict[str, Any], now: dict[str, Any], path: str | Path) -> N
     for name, value in now.items():
         if name in ("draws",):
             continue
-        if name == "log_density":
-            same = np.isclose(stored[name], value, rtol=1e-5, atol=1e-8)
-        else:
-            same = stored.get(name) == value
+        same = _alike(stored.get(name), value) if name in ("log_density", "functions") else stored.get(name) == value
         if not same:
             raise StoreError(
                 f"the run at {path} cannot be continued with this {name}: stored {stored.get(name)!r}, "
                 f"given {value!r}. "
                 "Pass the same target, data, kernel and init as in the run, or start a new one under another path."
             )
+
+
+def _alike(stored: Any, now: Any) -> bool:
+    """Numbers, or None, in lists and dicts: equal but for rounding."""
+    if isinstance(now, dict):
+        return isinstance(stored, dict) and stored.keys() == now.keys() and all(_alike(stored[k], now[k]) for k in now)
+    if isinstance(now, list):
+        return isinstance(stored, list) and len(stored) == len(now) and all(map(_alike, stored, now))
+    if now is None or stored is None:
+        return now is stored
+    return bool(np.isclose(stored, now, rtol=1e-4, atol=1e-6))
 
 
 def _run(
@@ -200,23 +216,26 @@ def _run(
 
 def _loop(plan: Plan, chosen: dict[str, Any], chains: Chains, kept: Store | None, done: int, bar: Progress) -> Run:
     sink = _Memory(plan) if kept is None else _ToStore(plan, kept)
-    bar.start(plan, done)
-    try:
-        state = run_loop(chains, sink, done, bar.update)
-    except Exception as error:
-        error.run = _finish(plan, chosen, chains, sink, kept, "failed")  # type: ignore[attr-defined]
-        raise
-    finally:
-        chains.close()
-    return _finish(plan, chosen, chains, sink, kept, state)
+    with kept or nullcontext():  # closes it, too, if Ctrl-C comes a second time
+        try:
+            bar.start(plan, done)
+            state = run_loop(chains, sink, done, bar.update)
+        except KeyboardInterrupt:  # while the loop looked into a failure
+            state = "interrupted"
+        except Exception as error:
+            error.run = _finish(plan, chosen, chains, sink, kept, "failed")  # type: ignore[attr-defined]
+            raise
+        finally:
+            chains.close()
+        return _finish(plan, chosen, chains, sink, kept, state)
 
 
 def _finish(plan: Plan, chosen: dict[str, Any], chains: Chains, sink: Any, kept: Store | None, state: str) -> Run:
     if kept is None:
         values, stats = sink.datasets()
         return Run.from_memory(plan, chosen, values, stats, state)
-    kept.close()
-    return Run.from_store(kept, plan=plan)
+    kept.close(failed=state == "failed")
+    return Run.from_store(kept, plan, state)
 
 
 class _Memory:

@@ -19,10 +19,13 @@ from fokker.run.local_shape import Directions, Shape, directions
 if TYPE_CHECKING:
     from fokker.run.local_noise import Noise
 
-DIRECTION_BUDGET = 3.0  # of the variance along any one direction, however little it means for coordinates
+DIRECTION_BUDGET = 0.2  # of the variance along any one direction: sds of linear combinations within 10 %
+LOOSE = 3.0  # the same where no matrix can precondition, and a stiff contrast would cost every coordinate dear
+WHITENED = 200  # parameters up to which a matrix may: its products cost d^2 a step
+PRODUCTS = {"sgld": 2, "sghmc": 4, "sgnht": 5}  # with (d, d) matrices in one step that is preconditioned by one
 LARGEST_STEP = {"sgld": 1.5, "sghmc": 1.5, "sgnht": 1.3}  # eps a_max, else eps sqrt(a_max); 2 is where it explodes
 LEAST_INJECTED = 0.1  # share A / xi of SGNHT's noise that is injected, at least
-LARGEST_SHARE = 0.8  # of injected noise that the compensation of gradient noise may take away
+LARGEST_SHARE = 0.5  # of injected noise that the compensation of gradient noise may take away; V^ begins with one batch
 NODES = 24  # curvatures at which the laws are computed; in between they are interpolated
 
 
@@ -42,8 +45,10 @@ class Frame:
     """A preconditioner and what the curvature looks like through it: theta = root x."""
 
     name: str
-    root: np.ndarray  # (d,) or (d, d): its square is D of SGLD, M^-1 of the others
+    root: np.ndarray  # (d,) or (d, d): root root^T is D of SGLD, M^-1 of the others
     view: Directions
+    cost: float = 1.0  # of a step, against one with a diagonal
+    loose: bool = False  # whether single directions may be far off
 
 
 @dataclass(frozen=True)
@@ -59,19 +64,35 @@ class Settings:
     steps_square: float  # tau of the square alone, of the worst coordinate
     slowest: float  # tau of the slowest direction
     noise_part: float  # of the predicted error of variance of the worst coordinate, what gradient noise brings
+    off: float  # predicted |variance / true variance - 1| along the worst direction
+
+    @property
+    def price(self) -> float:
+        """Steps for an effective draw, in units of a step without a matrix."""
+        return self.steps * self.frame.cost
 
 
 # --- preconditioners ------------------------------------------------------------------------------------------------
 
 
-def open_frames(shape: Shape) -> list[Frame]:
-    """The preconditioners that are compared: conditional sds, marginal sds, none. To six digits, as they are stored."""
+def open_frames(shape: Shape, method: str, batch_size: int | None) -> list[Frame]:
+    """The preconditioners that are compared: conditional sds, marginal sds, none, the covariance.
+
+    Diagonals to six digits, as they are stored.
+    """
     roots = {"conditional": 1 / np.sqrt(shape.diagonal)}
     if shape.hessian is not None:
         roots["marginal"] = np.sqrt(np.diag(shape.covariance()))
         roots["none"] = np.full(shape.size, np.exp(np.log(roots["marginal"]).mean()))
     rounded = {name: np.sqrt([float(f"{v:.6g}") for v in root**2]) for name, root in roots.items()}
-    return [Frame(name, root, directions(shape, root)) for name, root in rounded.items()]
+    loose = shape.hessian is None or shape.size > WHITENED
+    frames = [Frame(name, root, directions(shape, root), loose=loose) for name, root in rounded.items()]
+    if not loose and shape.size > 1:
+        root = np.linalg.cholesky(shape.covariance())
+        of_gradient = 10 * (batch_size or 100)  # two products with the batch, whose rows are not in the nearest cache
+        cost = 1 + PRODUCTS[method] * shape.size / of_gradient
+        frames.append(Frame("whitened", root, directions(shape, root), cost))
+    return frames
 
 
 def given_frame(shape: Shape, method: str, own: Any) -> Frame:
@@ -83,7 +104,7 @@ def given_frame(shape: Shape, method: str, own: Any) -> Frame:
     else:
         value = np.broadcast_to(value, (shape.size,))
         root = np.sqrt(value) if method == "sgld" else 1 / np.sqrt(value)
-    return Frame("given", root, directions(shape, root))
+    return Frame("given", root, directions(shape, root), loose=True)
 
 
 # --- the search -----------------------------------------------------------------------------------------------------
@@ -128,7 +149,8 @@ def _best(problem: Problem, frame: Frame, eps: np.ndarray, friction: np.ndarray,
     steps = ((tau + tau_square) / 2).max(-1)
 
     ok = laws.stable.all(-1) & (np.abs(sd_error).max(-1) <= budget)
-    ok &= np.abs(by_direction - 1).max(-1) <= DIRECTION_BUDGET
+    off = np.abs(by_direction - 1).max(-1)
+    ok &= off <= (LOOSE if frame.loose else DIRECTION_BUDGET)
     ok &= e[..., 0] * known.max(initial=0.0) <= 2 * LARGEST_SHARE * (1.0 if method == "sgld" else c[..., 0] * alpha)
     if method == "sgnht":
         ok &= (alpha >= LEAST_INJECTED) & (alpha <= 2)
@@ -142,7 +164,7 @@ def _best(problem: Problem, frame: Frame, eps: np.ndarray, friction: np.ndarray,
     return Settings(
         frame, float(eps[i]), float(friction[j]), float(alpha[i, j]), float(sd_error[i, j, worst]),
         float(steps[i, j]) if ok.any() else float("inf"), float(tau_square[i, j].max()), float(laws.tau[i, j].max()),
-        float(min(1.0, from_noise / max(total + unsure[i, j, worst], 1e-12))),
+        float(min(1.0, from_noise / max(total + unsure[i, j, worst], 1e-12))), float(off[i, j]),
     )  # fmt: skip
 
 

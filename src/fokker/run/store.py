@@ -16,6 +16,9 @@ partial chunk is written at ``flush`` and rewritten when it is full: its first r
 either version of the file will do. Draws beyond the committed length that a killed writer left are never
 read, and are written again.
 
+In memory it is the same: what was handed in counts from the one assignment that makes the numbers of draws, the
+state and the iteration pending, all together. An exception before it, Ctrl-C too, leaves the earlier ones.
+
 A commit is also forced to the device (fsync), which matters only if the power fails, when that is expected to
 cost less than 2 % of the time since the last such commit, and once a minute. It is remembered in
 checkpoint/synced.json; ``recover=True`` goes back to it.
@@ -77,7 +80,8 @@ class Store:
         self._description = description
         self._record = record
         self._lock = lock  # held by a writer
-        self._failed = False
+        self._broken = False  # a write failed
+        self._serial = record["serial"]  # of the last state file that was begun
         variables = [
             Variable(v["name"], tuple(v["shape"]), tuple(v["dims"]), v["coords"], v["dtype"])
             for v in description["variables"]
@@ -87,13 +91,14 @@ class Store:
         chains, chunk = description["chains"], description["chunk"]
         self._main = Draws(path, "", arrays, chains, description["draws"], chunk, record["draws"])
         self._warmup = Draws(path, "warmup_", arrays, chains, description["warmup"], chunk, record["warmup"])
-        self._pending: tuple[list[np.ndarray], int, dict[str, Any]] | None = None  # handed in, not yet committed
+        self._pending: Checkpoint | None = None  # handed in, not yet committed
         self._committed_at = time.monotonic()
         self._synced_at, self._sync_cost = -np.inf, 0.0  # seconds that the last one took
         self._synced_chunks = 0
         self._unsynced: list[Path] = []
         synced = path / "checkpoint" / "synced.json"
-        self._synced_state = synced.with_name(read_json(synced)["state"]["file"]) if lock and synced.exists() else None
+        known = lock and synced.exists()
+        self._synced_states = [synced.with_name(read_json(synced)["state"]["file"])] if known else []
 
     # making and opening
 
@@ -154,10 +159,13 @@ class Store:
             for part in store._parts():
                 part.create()
             store._write_root()
-            store._commit([], 0, {})
-        except OSError as error:
+            store._pending = Checkpoint(0, 0, [], 0, {})
+            store._commit()
+        except BaseException as error:
             if lock is not None:
                 lock.close()
+            if not isinstance(error, OSError):
+                raise
             raise StoreError(
                 f"cannot create a store at {path}: {error.strerror or error}; "
                 "try another path, or free space and pass overwrite=True."
@@ -207,7 +215,7 @@ class Store:
         """What a killed, interrupted or recovered writer left is made ready for the next draw."""
         for part in self._parts():
             part.set_length(part.draws)
-            part.load_partial()
+            part.take(part.committed)
         self._write_root()
         replace(self.path / "checkpoint" / "commit.json", to_json(self._record))
 
@@ -215,7 +223,8 @@ class Store:
 
     def until_chunk_end(self, warmup: bool = False) -> int:
         """Draws until the present chunk (or the run) is full; 0 when all draws are there."""
-        return self._part(warmup).until_chunk_end()
+        part = self._part(warmup)
+        return part.until_chunk_end(self._length(part))
 
     def append(
         self,
@@ -235,29 +244,31 @@ class Store:
         """
         self._need_writable()
         part = self._part(warmup)
-        count = part.check(values, stats)
-        state = [np.asarray(leaf) for leaf in state]
+        before = at = self._length(part)
+        count = part.check(values, stats, before)
+        kept = json.loads(to_json(dict(extra or {}), "extra"))
+        state = [np.array(leaf) for leaf in state]
         for leaf in state:
             if leaf.dtype.kind not in "biufc":
                 raise InputError(
                     f"a checkpoint holds numbers, got an array of dtype {leaf.dtype}; convert it, "
                     "for example with jax.random.key_data."
                 )
-        done, full = 0, False
+        full = False
         try:
-            while done < count:
-                take = min(count - done, part.until_chunk_end())
-                part.put(values, stats, done, take)
-                done += take
-                if part.at_chunk_end():
-                    self._unsynced += part.write()
+            while at < before + count:
+                take = min(before + count - at, part.until_chunk_end(at))
+                part.put(at, values, stats, at - before, take)
+                at += take
+                if part.at_chunk_end(at):
+                    self._unsynced += part.write(at)
                     full = True
+            of_main, of_warmup = (self._length(self._main), at) if warmup else (at, self._length(self._warmup))
+            self._pending = Checkpoint(of_main, iteration, state, of_warmup, kept)
             if full or time.monotonic() - self._committed_at > COMMIT_SECONDS:
-                self._flush(state, iteration, dict(extra or {}))
-            else:
-                self._pending = [np.array(leaf) for leaf in state], iteration, dict(extra or {})
+                self._flush()
         except OSError as error:
-            self._fail(error)
+            self._fail(error, at - self._length(part))
 
     def flush(self) -> None:
         """Write and commit everything that was appended, a partial chunk too."""
@@ -265,7 +276,7 @@ class Store:
         if self._pending is None:
             return
         try:
-            self._flush(*self._pending)
+            self._flush()
         except OSError as error:
             self._fail(error)
 
@@ -292,16 +303,21 @@ class Store:
         """Keep what the audit measured; a reader may do so too, after the run."""
         self._write_json(self.path / "audit" / "audit.json", dict(audit), "audit")
 
-    def close(self) -> None:
+    def close(self, failed: bool | None = None) -> None:
         """Commit what is there, cut the arrays to it, and let others write. A reader has nothing to close.
 
-        After a failed write (full disk) nothing more is written; what was committed stays readable.
+        failed: whether an error ended the run, which ``failed`` then remembers; None leaves that as it was. After a
+        failed write (full disk) nothing more is written, not even this; what was committed stays readable.
         """
         if self._lock is None:
             return
         try:
-            if not self._failed:
+            if not self._broken:
                 self.flush()
+                if failed is not None and failed != self.failed:
+                    record = self._record | {"failed": failed}
+                    replace(self.path / "checkpoint" / "commit.json", to_json(record))
+                    self._record = record
                 for part in self._parts():
                     part.set_length(part.committed)
                 self._write_root()
@@ -342,6 +358,11 @@ class Store:
         return self.committed == self.draws
 
     @property
+    def failed(self) -> bool:
+        """Whether an error ended the run after the last commit."""
+        return self._record.get("failed", False)
+
+    @property
     def settings(self) -> dict[str, Any]:
         return self._description["settings"]
 
@@ -379,15 +400,24 @@ class Store:
     def _dataset(self, part: Draws, group: str) -> xarray.Dataset:
         import xarray
 
-        data = xarray.open_dataset(
-            str(self.path),
-            engine="zarr",
-            group=part.prefix + group,
-            consolidated=False,
-            cache=False,
-            decode_cf=False,
-        )
-        return data.isel(draw=slice(0, part.committed))
+        def load(drop: Iterable[str] = ()) -> xarray.Dataset:
+            data = xarray.open_dataset(
+                str(self.path),
+                engine="zarr",
+                group=part.prefix + group,
+                consolidated=False,
+                cache=False,
+                decode_cf=False,
+                drop_variables=drop,
+            )
+            return data.isel(draw=slice(0, part.committed))
+
+        try:
+            return load()
+        except ValueError:  # a writer died while it cut the arrays: each by itself is as long as it must be
+            names = [*(name for g, name in part.arrays if g == group), "draw"]
+            each = [load([other for other in names if other != name]) for name in names]
+            return xarray.merge(each, compat="equals", join="exact")
 
     def verify(self) -> None:
         """Read every committed chunk and compare its checksum."""
@@ -402,8 +432,14 @@ class Store:
     def _part(self, warmup: bool) -> Draws:
         return self._warmup if warmup else self._main
 
+    def _length(self, part: Draws) -> int:
+        """Draws that were handed in, up to the state that belongs to them."""
+        if self._pending is None:
+            return part.committed
+        return self._pending.warmup if part is self._warmup else self._pending.draws
+
     def _need_writable(self) -> None:
-        if self._failed:
+        if self._broken:
             raise StoreError(
                 f"an earlier write to {self.path} failed; its {self.committed} committed draws are safe: "
                 "free space, then resume it."
@@ -411,11 +447,11 @@ class Store:
         if self._lock is None:
             raise StoreError(f"{self.path} is open for reading only; Store.open(path, write=True) continues a run.")
 
-    def _flush(self, state: Sequence[np.ndarray], iteration: int, extra: dict[str, Any]) -> None:
+    def _flush(self) -> None:
         for part in self._parts():
-            if not part.at_chunk_end() and part.length != part.committed:
-                self._unsynced += part.write()
-        self._commit(state, iteration, extra)
+            if part.in_memory_only(length := self._length(part)):
+                self._unsynced += part.write(length)
+        self._commit()
 
     def _sync_is_due(self, now: float) -> bool:
         """Whether to force what is pending to the device, by what the last time cost."""
@@ -423,21 +459,24 @@ class Store:
         expected = self._sync_cost * (1 + len(self._unsynced) / (1 + self._synced_chunks))
         return expected <= SYNC_SHARE * elapsed or elapsed > SYNC_SECONDS
 
-    def _commit(self, state: Sequence[np.ndarray], iteration: int, extra: dict[str, Any]) -> None:
+    def _commit(self) -> None:
+        """What is pending, which is on disk but for its state, is from now on what counts. May be called again."""
+        reached = self._pending
+        assert reached is not None
         folder = self.path / "checkpoint"
-        serial = self._record["serial"] + 1
+        self._serial += 1  # also after an interrupted commit, whose state commit.json may already name
         buffer = io.BytesIO()
-        leaves: dict[str, Any] = {f"leaf_{i}": leaf for i, leaf in enumerate(state)}
+        leaves: dict[str, Any] = {f"leaf_{i}": leaf for i, leaf in enumerate(reached.state)}
         np.savez(buffer, **leaves)
         data = buffer.getbuffer()
-        file = folder / f"state-{serial}.npz"
+        file = folder / f"state-{self._serial}.npz"
         record = {
-            "serial": serial,
-            "draws": self._main.length,
-            "warmup": self._warmup.length,
-            "iteration": iteration,
-            "extra": extra,
-            "state": {"file": file.name, "leaves": len(state), "bytes": len(data), "crc32": zlib.crc32(data)},
+            "serial": self._serial,
+            "draws": reached.draws,
+            "warmup": reached.warmup,
+            "iteration": reached.iteration,
+            "extra": reached.extra,
+            "state": {"file": file.name, "leaves": len(leaves), "bytes": len(data), "crc32": zlib.crc32(data)},
         }
         text = to_json(record, "extra")
         start = time.monotonic()
@@ -448,25 +487,26 @@ class Store:
                 sync(written)
         replace(folder / "commit.json", text, durable=durable)
         if durable:
+            self._synced_states.append(file)  # until the next line is done, synced.json may name either
             replace(folder / "synced.json", text, durable=True)
             chunks = len(self._unsynced)
             self._unsynced.clear()
             self._synced_at, self._synced_chunks = time.monotonic(), chunks
             self._sync_cost = self._synced_at - start
-            self._synced_state = file
-        for old in folder.glob("state-*"):
-            if old not in (file, self._synced_state):
-                old.unlink()
+            self._synced_states = [file]
         self._record = json.loads(text)
+        for old in folder.glob("state-*"):
+            if old not in (file, *self._synced_states):
+                old.unlink()
         for part in self._parts():
-            part.committed = part.length
-        self._pending = None
+            part.committed = self._length(part)
+        self._pending = None  # last: as long as it is there, flush commits it again
         self._committed_at = time.monotonic()
 
-    def _fail(self, error: OSError) -> NoReturn:
-        self._failed = True
+    def _fail(self, error: OSError, handed_in: int = 0) -> NoReturn:
+        self._broken = True
         where = error.filename or self.path
-        lost = sum(part.length - part.committed for part in self._parts())
+        lost = handed_in + sum(self._length(part) - part.committed for part in self._parts())
         raise StoreError(
             f"cannot write {where}: {error.strerror or error}. {self.committed} of {self.draws} draws are "
             f"committed and stay readable, {lost} are not; a chunk takes {self._main.chunk_bytes()} bytes. "

@@ -26,17 +26,17 @@ from fokker.run.search import Frame, Problem, Settings, given_frame, open_frames
 if TYPE_CHECKING:
     from fokker.run.plan import Plan
 
-BUDGET = 0.045  # predicted error of the worst coordinate's sd, relative
+BUDGET = 0.04  # predicted error of the worst coordinate's sd, relative
 LOUD = 0.05  # measured error from which on a pilot is not believed to be within what was asked
 BLIND = 0.2  # error of chance from which on a pilot says nothing
 ROUNDS = 5
 WORTHY = 400  # ESS below which the run's length is remarked on
 
 
-def tune(plan: Plan, note: Callable[..., None]) -> tuple[Plan, dict[str, Any]]:
+def tune(plan: Plan, note: Callable[..., None], allowed: float = BUDGET) -> tuple[Plan, dict[str, Any]]:
     """The plan with its kernel's open settings chosen, and what was chosen and why, as JSON.
 
-    note(text, keep=False) is told what is being done; with ``keep``, what was found.
+    allowed: predicted error of the worst coordinate's sd, relative. note(text, keep=False) is told what is being done; with ``keep``, what was found.
 
     ``chosen["kernel"]`` holds the kernel's new fields, ``chosen["starts"]`` the starts if they were moved, both enough
     to rebuild the plan; ``chosen["why"]`` the evidence, ``chosen["why"]["words"]`` in sentences. Settings of the kernel
@@ -50,7 +50,7 @@ def tune(plan: Plan, note: Callable[..., None]) -> tuple[Plan, dict[str, Any]]:
         note("measuring the noise of the gradient")
         noise = measure_noise(plan, shape)
     problem, frames = _problem(plan, shape, noise)
-    settings, pilots = _search_and_verify(plan, problem, frames, shape, note)
+    settings, pilots = _search_and_verify(plan, problem, frames, shape, allowed, note)
     fields = _fields(plan, problem, settings)
     tuned = dataclasses.replace(plan, kernel=_with(plan.kernel, fields))
     chosen: dict[str, Any] = {"kernel": fields, "why": _evidence(shape, settings, pilots)}
@@ -90,7 +90,7 @@ def _problem(plan: Plan, shape: Shape, noise: Noise) -> tuple[Problem, list[Fram
     if given or not _is_default(scale):  # a friction means something for one mass only
         frames = [given_frame(shape, method, scale)]
     else:
-        frames = open_frames(shape)
+        frames = open_frames(shape, method, plan.batch_size)
     kept = _rate(method, friction[method], frames[0].root) if given else None
     return Problem(method, getattr(kernel, "integrator", ""), noise, _epoch(plan), kept), frames
 
@@ -119,22 +119,22 @@ def _epoch(plan: Plan) -> int | None:
 
 
 def _search_and_verify(
-    plan: Plan, problem: Problem, frames: list[Frame], shape: Shape, note: Callable[[str], None]
+    plan: Plan, problem: Problem, frames: list[Frame], shape: Shape, allowed: float, note: Callable[[str], None]
 ) -> tuple[Settings, list[Pilot]]:
     """The best setting that a pilot does not refute; after ``ROUNDS`` the last one that was tried."""
-    budget, ceiling = BUDGET, np.inf
+    budget, ceiling = allowed, np.inf
     pilots: list[Pilot] = []
     for _ in range(ROUNDS):
-        settings = min((search(problem, f, budget, ceiling) for f in frames), key=lambda s: s.steps)
+        settings = min((search(problem, f, budget, ceiling) for f in frames), key=lambda s: s.price)
         if not np.isfinite(settings.steps):
-            raise InputError(_nothing_found(plan, problem))
+            raise InputError(_nothing_found(plan, problem, allowed))
         fields = _fields(plan, problem, settings)
         note(f"pilot {len(pilots) + 1}: step size {fields['step_size']:.3g}")
         pilot = run_pilot(dataclasses.replace(plan, kernel=_with(plan.kernel, fields)), shape, settings)
         pilots.append(pilot)
         if not pilot.refutes(LOUD):
             return settings, pilots
-        cut = 0.25 if pilot.sd_error is None else float(np.clip(BUDGET / pilot.sd_error, 0.25, 0.8))
+        cut = 0.25 if pilot.sd_error is None else float(np.clip(allowed / pilot.sd_error, 0.25, 0.8))
         budget, ceiling = max(budget * cut, 1e-3), settings.eps * (0.5 if pilot.sd_error is None else 0.9)
     if pilots[-1].sd_error is None:
         raise InputError(
@@ -145,11 +145,11 @@ def _search_and_verify(
     return settings, pilots
 
 
-def _nothing_found(plan: Plan, problem: Problem) -> str:
+def _nothing_found(plan: Plan, problem: Problem, allowed: float) -> str:
     fixed = "" if problem.kept is None else " and the friction that you gave"
     if plan.target.log_likelihood is None or plan.batch_size is None:
         return (
-            f"no step size keeps the sds within {BUDGET:.1%} for {problem.method}{fixed}; leave friction and mass "
+            f"no step size keeps the sds within {allowed:.1%} for {problem.method}{fixed}; leave friction and mass "
             "open, or pass step_size=... to the kernel."
         )
     return (
@@ -165,13 +165,15 @@ def _fields(plan: Plan, problem: Problem, settings: Settings) -> dict[str, Any]:
     """The kernel's open settings, as numbers and lists."""
     kernel: Any = plan.kernel
     root, rate, given = settings.frame.root, settings.friction, settings.frame.name == "given"
+    spread = root @ root.T if root.ndim == 2 else root**2  # D of SGLD, M^-1 of the others
+    stiffness = np.linalg.inv(spread) if root.ndim == 2 else 1 / spread
     step = {"step_size": _short(settings.eps)}
     if problem.kept is not None or (given and problem.method == "sgld"):
         return step
     if problem.method == "sgld":
-        return step | {"diffusion": _short(root**2)}
+        return step | {"diffusion": _short(spread)}
     if problem.method == "sghmc":
-        mass = np.asarray(kernel.mass, float) if given else 1 / root**2
+        mass = np.asarray(kernel.mass, float) if given else stiffness
         return step | {"friction": _short(rate * mass)} | ({} if given else {"mass": _short(mass)})
     if given:  # the thermostat settles near ``rate``; with this inertia it varies slowly against the momenta
         inertia = {"inertia": _short(1 / rate**2)} if _is_default(kernel.inertia) else {}
@@ -180,7 +182,7 @@ def _fields(plan: Plan, problem: Problem, settings: Settings) -> dict[str, Any]:
     return {
         "step_size": _short(settings.eps * rate),
         "diffusion": _short(settings.injected),
-        "mass": _short(rate**2 / root**2),
+        "mass": _short(rate**2 * stiffness),
     }
 
 
@@ -190,7 +192,9 @@ def _with(kernel: Any, fields: dict[str, Any]) -> Any:
 
 
 def _short(value: Any) -> Any:
-    """Six digits: a float, or nested lists of them."""
+    """Six digits: a float, or a list of them; matrices in full, which have to stay positive definite."""
+    if np.ndim(value) == 2:
+        return ((np.asarray(value) + np.asarray(value).T) / 2).tolist()
     return [_short(v) for v in value] if np.ndim(value) else float(f"{value:.6g}")
 
 
@@ -228,9 +232,16 @@ def _words(tuned: Plan, problem: Problem, settings: Settings, pilots: list[Pilot
         words.append("the run is too short for a pilot of half its length to check that")
     else:
         words.append(f"a pilot measured {last.sd_error:.1%}, of which chance alone makes up to {last.doubt:.1%}")
+    if settings.off > 0.5:
+        off = (1 + settings.off) ** 0.5 - 1
+        words.append(f"the sd of some linear combination of the parameters is predicted to be off by {off:.0%}")
     worth = tuned.chains * tuned.draws * min(1.0, tuned.thin / settings.steps)
     if worth < WORTHY:
-        words.append(f"expect an ESS of about {worth:.0f} from this run; raise thin= (now {tuned.thin}) for more")
+        enough = int(np.ceil(settings.steps))
+        words.append(
+            f"expect an ESS of about {worth:.0f} from this run: thin={enough:,} (now {tuned.thin}) would make it about "
+            f"{tuned.chains * tuned.draws:,}, in that many times the steps"
+        )
     advice = _advice(tuned, problem, settings, shape)
     return {**advice, "words": words + [advice["advice"]] if advice else words}
 
@@ -239,6 +250,7 @@ PRECONDITIONERS = {
     "conditional": "conditional sds",
     "marginal": "marginal sds",
     "none": "no more than a common scale",
+    "whitened": "the covariance",
     "given": "what was given",
 }
 

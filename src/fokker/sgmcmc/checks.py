@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fokker.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def _traced(value: Any) -> bool:
@@ -13,25 +16,98 @@ def _traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
+def _as_numbers(name: str, value: Any, needed: str) -> np.ndarray:
+    """The value as an array of finite numbers."""
+    import numpy as np
+
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of several lengths
+        array = np.asarray(None)
+    if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        raise InputError(f"{name} must be {needed} and finite, got {value!r}.")
+    return array
+
+
 def check_positive(name: str, value: Any, *, zero: bool = False) -> None:
     """A number or an array of numbers > 0 (>= 0 with ``zero``), or None."""
-    import numpy as np
-
     if value is None or _traced(value):
         return
-    array = np.asarray(value)
-    numbers = array.dtype.kind in "fiu" and bool(np.isfinite(array).all())
-    if not numbers or (array < 0).any() or (not zero and (array == 0).any()):
-        raise InputError(f"{name} must be {'>= 0' if zero else '> 0'} and finite, got {value!r}.")
+    needed = ">= 0" if zero else "> 0"
+    array = _as_numbers(name, value, needed)
+    if (array < 0).any() or (not zero and (array == 0).any()):
+        raise InputError(f"{name} must be {needed} and finite, got {value!r}.")
 
 
-def check_positive_definite(name: str, value: Any) -> None:
-    """A positive number, a (d,) array of them, or a symmetric positive definite (d, d) matrix, or None."""
+def check_number(name: str, value: Any, *, below: float | None = None, optional: bool = False) -> None:
+    """One number > 0 (and less than ``below``), or None where that is optional."""
     import numpy as np
 
+    check_given(name, value, optional=optional)
+    check_positive(name, value)
     if value is None or _traced(value):
         return
-    array = np.asarray(value)
+    if np.ndim(value):
+        raise InputError(
+            f"{name} must be a single number, got an array of shape {np.shape(value)}; what differs by coordinate is "
+            "given as mass, friction or diffusion."
+        )
+    if below is not None and not value < below:
+        raise InputError(f"{name} must be below {below}, got {value!r}; try {0.99 * below}.")
+
+
+def check_given(name: str, value: Any, *, optional: bool = False) -> None:
+    """Not None, unless that is optional."""
+    if value is None and not optional:
+        raise InputError(f"{name} must be > 0, got None; leave it out for its default.")
+
+
+def check_count(name: str, value: Any, least: int, *, optional: bool = False) -> None:
+    """A whole number >= least, or None where that is optional."""
+    if _traced(value) or (optional and value is None):
+        return
+    if not is_whole(value) or value < least:
+        raise InputError(f"{name} must be >= {least}, a whole number{' or None' if optional else ''}; got {value!r}.")
+
+
+def is_whole(value: Any) -> bool:
+    """An integer of Python or NumPy; True and False are none."""
+    import numpy as np
+
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def check_schedule(value: Any) -> None:
+    """A function of the iteration."""
+    if isinstance(value, type):
+        raise InputError(f"schedule is the class {value.__name__}; give one of its own: fokker.{value.__name__}(...).")
+    if not callable(value):
+        raise InputError(
+            f"schedule must be a function iteration -> factor of the step, got {value!r}; try "
+            "fokker.cyclical(period=1000), and for a smaller step step_size."
+        )
+
+
+def check_shape(name: str, value: Any, d: int, of: str = "the parameters") -> None:
+    """A number, a (d,) diagonal or a (d, d) matrix, for the d entries of something."""
+    import numpy as np
+
+    shape = np.shape(value)
+    if shape not in ((), (d,), (d, d)):
+        raise InputError(
+            f"{name} must be a number, a ({d},) diagonal or a ({d}, {d}) matrix for the entries of {of}, in their "
+            f"ravelled order; got shape {shape}."
+        )
+
+
+def check_positive_definite(name: str, value: Any, *, optional: bool = False) -> None:
+    """A positive number, a (d,) array of them or a symmetric positive definite (d, d) matrix; None where optional."""
+    import numpy as np
+
+    check_given(name, value, optional=optional)
+    if value is None or _traced(value):
+        return
+    array = _as_numbers(name, value, "> 0")
     if array.ndim < 2:
         return check_positive(name, value)
     if array.ndim != 2 or array.shape[0] != array.shape[1]:

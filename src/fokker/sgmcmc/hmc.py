@@ -20,9 +20,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fokker.errors import InputError
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_positive, check_positive_definite, check_step_size
+from fokker.sgmcmc.checks import check_count, check_number, check_positive_definite, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import inverse, root_times, times
 from fokker.sgmcmc.metropolis import check_full_data, keep, metropolis, potential_of
@@ -54,16 +53,16 @@ class hmc:
     """
 
     full_data: ClassVar[bool] = True
+    by_entry: ClassVar[tuple[str, ...]] = ("mass",)  # of shape (), (d,) or (d, d)
 
     step_size: Any = None
     leapfrog_steps: int = 10
     mass: Any = 1.0
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
+        check_number("step_size", self.step_size, optional=True)
         check_positive_definite("mass", self.mass)
-        if self.leapfrog_steps < 1:
-            raise InputError(f"leapfrog_steps must be >= 1, got {self.leapfrog_steps}.")
+        check_count("leapfrog_steps", self.leapfrog_steps, 1)
 
     def bind(self, target: Target, gradient: Gradient | None = None) -> Bound:
         check_step_size("hmc", self.step_size)

@@ -90,7 +90,7 @@ def fields_of(
     assert f is not None
 
     def field(theta: Array) -> Array:
-        value = jnp.asarray(f(target.params(unravel(theta))))
+        value = jnp.asarray(f(target.params(unravel(theta))), theta.dtype)
         d = theta.size
         if value.shape not in ((), (d,), (d, d)):
             raise InputError(
@@ -101,7 +101,8 @@ def fields_of(
             return value
         return _inverse(value) if value.ndim == 2 else 1.0 / value
 
-    return field, None if gamma is None else lambda theta: gamma(target.params(unravel(theta)))
+    closed = lambda theta: jnp.asarray(gamma(target.params(unravel(theta))), theta.dtype)  # type: ignore[misc]
+    return field, None if gamma is None else closed
 
 
 def _inverse(G: Array) -> Array:

@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
 from fokker.run.gradients import rows
-from fokker.sgmcmc.checks import check_positive, check_step_size
+from fokker.sgmcmc.checks import check_count, check_number, check_schedule, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import compensated_normal, sandwich
 from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
@@ -48,7 +48,7 @@ class Info(NamedTuple):
 class psgld:
     """Settings of pSGLD.
 
-    step_size: eps; None lets the run tune it. adapt_steps: iterations that learn v; None stands for the run's
+    step_size: eps, which a run does not choose. adapt_steps: iterations that learn v; None stands for the run's
     whole warm-up. decay, damping: of RMSprop. schedule: factor of the step by iteration.
     """
 
@@ -59,13 +59,11 @@ class psgld:
     schedule: Schedule = constant()
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
-        check_positive("decay", self.decay)
-        check_positive("damping", self.damping)
-        if self.adapt_steps is not None and self.adapt_steps < 1:
-            raise InputError(f"adapt_steps must be >= 1 or None, got {self.adapt_steps}.")
-        if isinstance(self.decay, float) and not self.decay < 1:
-            raise InputError(f"decay must be below 1, got {self.decay}; try 0.99.")
+        check_number("step_size", self.step_size, optional=True)
+        check_number("decay", self.decay, below=1)
+        check_number("damping", self.damping)
+        check_count("adapt_steps", self.adapt_steps, 1, optional=True)
+        check_schedule(self.schedule)
 
     def bind(self, target: Target, gradient: Gradient) -> Bound:
         check_step_size("psgld", self.step_size)

@@ -26,9 +26,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fokker.errors import InputError
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_choice, check_positive, check_step_size
+from fokker.sgmcmc.checks import check_choice, check_count, check_number, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import times
 from fokker.sgmcmc.metrics import Field, MetricFunction, check_at, check_metric, fields_of
@@ -79,12 +78,11 @@ class rmhmc:
     check_reversibility: bool = True
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
-        check_positive("tolerance", self.tolerance)
+        check_number("step_size", self.step_size, optional=True)
+        check_number("tolerance", self.tolerance, optional=True)
         check_metric("rmhmc", self.metric, self.metric_inverse)
         for name in ("leapfrog_steps", "max_iterations"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be >= 1, got {getattr(self, name)}.")
+            check_count(name, getattr(self, name), 1)
         check_choice("solver", self.solver, ("fixed_point", "newton"))
 
     def bind(self, target: Target, gradient: Gradient | None = None) -> Bound:

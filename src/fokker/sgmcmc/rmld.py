@@ -21,7 +21,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_positive, check_step_size
+from fokker.sgmcmc.checks import check_number, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import times
 from fokker.sgmcmc.metrics import Field, MetricFunction, check_at, check_metric, divergence, fields_of
@@ -70,7 +70,7 @@ class rmld:
     gamma: Callable[[Any], Array] | None = None
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
+        check_number("step_size", self.step_size, optional=True)
         check_metric("rmld", self.metric, self.metric_inverse)
 
     def bind(self, target: Target, gradient: Gradient | None = None) -> Bound:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fokker.errors import InputError
+from fokker.sgmcmc.checks import is_whole
 
 Schedule = Callable[[Array], Array]
 
@@ -33,6 +35,9 @@ class polynomial:
     c: float = 0.55
 
     def __post_init__(self) -> None:
+        for name in ("b", "c"):
+            if np.ndim(getattr(self, name)) or np.asarray(getattr(self, name)).dtype.kind not in "fiu":
+                raise InputError(f"polynomial needs a number as {name}, got {getattr(self, name)!r}.")
         if not (self.b > 0 and 0.5 < self.c <= 1):
             raise InputError(
                 f"polynomial needs b > 0 and 0.5 < c <= 1, got b={self.b}, c={self.c}; try b=1000, c=0.55."
@@ -44,7 +49,7 @@ class polynomial:
 
 @dataclass(frozen=True)
 class cyclical:
-    """factor = (1 + cos(pi phase)) / 2 with phase = (t mod period) / period (Zhang et al. 2020).
+    """factor = cos(pi phase / 2)^2 with phase = (t mod period) / period (Zhang et al. 2020, (1 + cos(pi phase)) / 2).
 
     The first ``exploration`` share of each cycle moves without noise, in search of another mode; its states
     are no draws, and the run does not keep them.
@@ -54,16 +59,19 @@ class cyclical:
     exploration: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.period < 2 or not 0 <= self.exploration < 1:
+        exploration = np.asarray(self.exploration)
+        share = not exploration.ndim and exploration.dtype.kind in "fiu" and 0 <= exploration < 1
+        if not is_whole(self.period) or self.period < 2 or not share:
             raise InputError(
-                f"cyclical needs period >= 2 and 0 <= exploration < 1, got {self.period} and {self.exploration}."
+                "cyclical needs a whole number period >= 2 and 0 <= exploration < 1, "
+                f"got {self.period!r} and {self.exploration!r}."
             )
 
     def phase(self, iteration: Array) -> Array:
         return jnp.asarray(iteration % self.period, float) / self.period
 
     def __call__(self, iteration: Array) -> Array:
-        return (1.0 + jnp.cos(jnp.pi * self.phase(iteration))) / 2
+        return jnp.cos(jnp.pi / 2 * self.phase(iteration)) ** 2  # never 0 by rounding, as 1 + cos is
 
     def temperature(self, iteration: Array) -> Array:
         """0 while exploring, then 1."""

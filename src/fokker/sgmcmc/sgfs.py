@@ -17,7 +17,7 @@ replacement. A dense estimate costs a Cholesky factorisation, d^3 / 3, a step.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from jax.flatten_util import ravel_pytree
 from fokker.errors import InputError
 from fokker.numeric.random_jax import normal
 from fokker.run.gradients import batch_rows, minibatch, rows
-from fokker.sgmcmc.checks import check_positive, check_positive_definite, check_step_size
+from fokker.sgmcmc.checks import check_number, check_positive_definite, check_schedule, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import LowRank, as_dense, root, times
 from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
@@ -52,12 +52,13 @@ class Info(NamedTuple):
 class sgfs:
     """Settings of SGFS.
 
-    step_size: eps; None lets the run tune it. injected: B, the shape of the added noise. precision: L^, None
+    step_size: eps, which a run does not choose. injected: B, the shape of the added noise. precision: L^, None
     estimates it. Both a number, a (d,) diagonal or a (d, d) matrix in the ravelled order of the parameters.
     schedule: factor of the step by iteration. The gradient must estimate its noise: noise="dense" (Fisher
-    scoring proper),
-    "diagonal" or "scalar".
+    scoring proper), "diagonal" or "scalar".
     """
+
+    by_entry: ClassVar[tuple[str, ...]] = ("injected", "precision")  # of shape (), (d,) or (d, d)
 
     step_size: Any = None
     injected: Any = 1.0
@@ -65,9 +66,10 @@ class sgfs:
     schedule: Schedule = constant()
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
+        check_number("step_size", self.step_size, optional=True)
         check_positive_definite("injected", self.injected)
-        check_positive_definite("precision", self.precision)
+        check_positive_definite("precision", self.precision, optional=True)
+        check_schedule(self.schedule)
 
     def bind(self, target: Target, gradient: Gradient) -> Bound:
         check_step_size("sgfs", self.step_size)

@@ -30,16 +30,22 @@ is half a kick, as in leapfrog, and under "symplectic" the fresh r has the covar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fokker.errors import InputError
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_choice, check_positive, check_positive_definite, check_step_size
+from fokker.sgmcmc.checks import (
+    check_choice,
+    check_count,
+    check_number,
+    check_positive_definite,
+    check_schedule,
+    check_step_size,
+)
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import as_dense, compensated_normal, inverse, root, sandwich, scale_rows, times
 from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
@@ -75,6 +81,8 @@ class sghmc:
     the number of steps between fresh momenta. schedule: factor of the step by iteration.
     """
 
+    by_entry: ClassVar[tuple[str, ...]] = ("friction", "mass")  # of shape (), (d,) or (d, d)
+
     step_size: Any = None
     friction: Any = 1.0
     mass: Any = 1.0
@@ -83,12 +91,12 @@ class sghmc:
     schedule: Schedule = constant()
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
+        check_number("step_size", self.step_size, optional=True)
         check_positive_definite("friction", self.friction)
         check_positive_definite("mass", self.mass)
         check_choice("integrator", self.integrator, INTEGRATORS)
-        if self.resample_momentum is not None and self.resample_momentum < 1:
-            raise InputError(f"resample_momentum must be >= 1 or None, got {self.resample_momentum}.")
+        check_count("resample_momentum", self.resample_momentum, 1, optional=True)
+        check_schedule(self.schedule)
 
     def bind(self, target: Target, gradient: Gradient) -> Bound:
         check_step_size("sghmc", self.step_size)

@@ -10,13 +10,13 @@ the estimator knows it (eq. 9); without an estimate V^ = 0, as printed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fokker.sgmcmc.checks import check_positive, check_positive_definite, check_step_size
+from fokker.sgmcmc.checks import check_number, check_positive_definite, check_schedule, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import compensated_normal, root, sandwich, times
 from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
@@ -45,13 +45,16 @@ class sgld:
     D, a number, a (d,) diagonal or a (d, d) matrix in the ravelled order of the parameters.
     """
 
+    by_entry: ClassVar[tuple[str, ...]] = ("diffusion",)  # of shape (), (d,) or (d, d)
+
     step_size: Any = None
     schedule: Schedule = constant()
     diffusion: Any = 1.0
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
+        check_number("step_size", self.step_size, optional=True)
         check_positive_definite("diffusion", self.diffusion)
+        check_schedule(self.schedule)
 
     def bind(self, target: Target, gradient: Gradient) -> Bound:
         check_step_size("sgld", self.step_size)

@@ -11,8 +11,8 @@ in each group changes nothing but xi, which settles at A + eps v / 2 (v one numb
 shape is averaged within a group, and the target is then off by O(eps V). What the estimator knows of V is
 compensated first. At any eps the stationary chain has r_g^T M_g^-1 r_g / m_g = 1 in the mean, exactly.
 
-Departures from print: the weight of (xi - A)^2 in H is tau m / 2, not 1 / (2 d); mass M (a number or a
-diagonal) and inertia tau are ours, both 1 in the paper. One step with one gradient is, by ``integrator``,
+Departures from print: the weight of (xi - A)^2 in H is tau m / 2, not 1 / (2 d); mass M and inertia tau are ours,
+both 1 in the paper. One step with one gradient is, by ``integrator``,
 
     "euler"       eq. 15 with everything at the old state. Bias of order eps.
     "symplectic"  r first, then theta and xi with the new r. Bias of order eps.
@@ -24,7 +24,7 @@ diagonal) and inertia tau are ours, both 1 in the paper. One step with one gradi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,9 +34,17 @@ from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_choice, check_positive, check_step_size
+from fokker.sgmcmc.checks import (
+    check_choice,
+    check_given,
+    check_number,
+    check_positive,
+    check_positive_definite,
+    check_schedule,
+    check_step_size,
+)
 from fokker.sgmcmc.kernel import Bound, Gradient
-from fokker.sgmcmc.matrix import compensated_normal, sandwich
+from fokker.sgmcmc.matrix import compensated_normal, inverse, root, sandwich, scale_rows, times
 from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
 
 if TYPE_CHECKING:
@@ -68,9 +76,12 @@ class sgnht:
 
     step_size: eps; None lets the run tune it. diffusion: A, a number or one per thermostat. thermostat: "all"
     (one for all coordinates), "each" (one per coordinate), "leaves" (one per array of the parameters), or a
-    (d,) array of group numbers 0, 1, ... in the ravelled order. inertia: tau. mass: M, a number or a (d,)
-    diagonal. integrator: see the module. schedule: factor of the step by iteration.
+    (d,) array of group numbers 0, 1, ... in the ravelled order. inertia: tau. mass: M, a number, a (d,) diagonal
+    or, with one thermostat for all, a (d, d) matrix. integrator: see the module. schedule: factor of the step by
+    iteration.
     """
+
+    by_entry: ClassVar[tuple[str, ...]] = ("mass",)  # of shape (), (d,) or (d, d)
 
     step_size: Any = None
     diffusion: Any = 1.0
@@ -81,12 +92,14 @@ class sgnht:
     schedule: Schedule = constant()
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
+        check_number("step_size", self.step_size, optional=True)
+        check_given("diffusion", self.diffusion)
         check_positive("diffusion", self.diffusion)
-        check_positive("inertia", self.inertia)
-        if np.ndim(self.mass) > 1:
-            raise InputError(f"mass must be a number or a (d,) diagonal, got shape {np.shape(self.mass)}.")
-        check_positive("mass", self.mass)
+        check_positive_definite("mass", self.mass)
+        check_number("inertia", self.inertia)
+        if np.ndim(self.mass) > 1 and not (isinstance(self.thermostat, str) and self.thermostat == "all"):
+            raise InputError("mass must be a number or a (d,) diagonal where there are several thermostats.")
+        check_schedule(self.schedule)
         check_choice("integrator", self.integrator, INTEGRATORS)
         if isinstance(self.thermostat, str):
             check_choice("thermostat", self.thermostat, ("all", "each", "leaves"))
@@ -96,7 +109,8 @@ class sgnht:
     def bind(self, target: Target, gradient: Gradient) -> Bound:
         check_step_size("sgnht", self.step_size)
         grad = gradient.bind(target)
-        A, tau, W = jnp.asarray(self.diffusion), jnp.asarray(self.inertia), jnp.sqrt(jnp.asarray(self.mass))
+        A, tau, W = jnp.asarray(self.diffusion), jnp.asarray(self.inertia), root(jnp.asarray(self.mass))
+        W_inverse = inverse(W)
 
         def init(position: Any, key: Any) -> State:
             theta = ravel_pytree(position)[0]
@@ -104,7 +118,7 @@ class sgnht:
             shape = labels if isinstance(labels, tuple) else (int(labels.max()) + 1,)
             if A.ndim and A.shape != shape:
                 raise InputError(f"diffusion must be a number or one per thermostat {shape}, got shape {A.shape}.")
-            momentum = W.astype(theta.dtype) * normal(key, theta.shape, START, theta.dtype)
+            momentum = times(W.astype(theta.dtype), normal(key, theta.shape, START, theta.dtype))
             xi = jnp.broadcast_to(A.astype(theta.dtype), shape)
             return State(position, momentum, xi, jnp.zeros((), jnp.int32), grad.init(position))
 
@@ -113,19 +127,19 @@ class sgnht:
             d, dtype = theta.size, theta.dtype
             labels = _labels(self.thermostat, state.position)
             eps = jnp.asarray(self.step_size * self.schedule(state.iteration), dtype)
-            heat, into = noise_scale(self.schedule, state.iteration, dtype), 1 / W.astype(dtype)
+            heat, into = noise_scale(self.schedule, state.iteration, dtype), W_inverse.astype(dtype)
             noise_rate = 2 * eps * _spread(A.astype(dtype), labels)
             inertia = tau.astype(dtype)
-            s, xi = into * state.momentum, state.xi  # s = M^-1/2 r has unit mass
+            s, xi = times(into, state.momentum), state.xi  # s = W^-1 r with M = W W^T has unit mass
 
             def pushed(at: Any, injected: Array, kick: Any) -> tuple[Array, Array, Array, Array, Any]:
                 grad_u, noise, aux = grad.estimate(key, at, batch, state.aux)
-                taken = None if noise is None else sandwich(kick * into, noise)
+                taken = None if noise is None else sandwich(scale_rows(kick, into), noise)
                 push, share = compensated_normal(key, injected, taken, d, dtype)
-                return into * grad_u, heat * push, share, jnp.linalg.norm(grad_u), aux
+                return times(into, grad_u), heat * push, share, jnp.linalg.norm(grad_u), aux
 
             def drift(theta: Array, xi: Array, s: Array, h: Array) -> tuple[Array, Array]:
-                return theta + h * (into * s), xi + h / inertia * (_mean_square(s, labels) - 1)
+                return theta + h * times(into.T, s), xi + h / inertia * (_mean_square(s, labels) - 1)
 
             if self.integrator == "aboba":
                 theta, xi = drift(theta, xi, s, eps / 2)
@@ -141,7 +155,7 @@ class sgnht:
                 theta, xi = drift(theta, xi, s if self.integrator == "euler" else s_next, eps)
                 s = s_next
             info = Info(eps, norm, share, s @ s / d)
-            return State(unravel(theta), s * W.astype(dtype), xi, state.iteration + 1, aux), info
+            return State(unravel(theta), times(W.astype(dtype), s), xi, state.iteration + 1, aux), info
 
         return Bound(init, step)
 

@@ -21,9 +21,15 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fokker.errors import InputError
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_choice, check_positive, check_positive_definite, check_step_size
+from fokker.sgmcmc.checks import (
+    check_choice,
+    check_count,
+    check_number,
+    check_positive_definite,
+    check_schedule,
+    check_step_size,
+)
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import compensated_normal, sandwich, times
 from fokker.sgmcmc.metrics import (
@@ -69,6 +75,7 @@ class sgrhmc:
     """
 
     full_data: ClassVar[bool] = False
+    by_entry: ClassVar[tuple[str, ...]] = ("friction",)  # of shape (), (d,) or (d, d)
 
     step_size: Any = None
     metric_inverse: MetricFunction | None = None
@@ -80,12 +87,12 @@ class sgrhmc:
     schedule: Schedule = constant()
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
-        check_positive_definite("friction", self.friction)
+        check_number("step_size", self.step_size, optional=True)
+        check_positive_definite("friction", self.friction, optional=True)
         check_metric("sgrhmc", self.metric, self.metric_inverse)
         check_choice("integrator", self.integrator, ("symplectic", "euler"))
-        if self.resample_momentum is not None and self.resample_momentum < 1:
-            raise InputError(f"resample_momentum must be >= 1 or None, got {self.resample_momentum}.")
+        check_count("resample_momentum", self.resample_momentum, 1, optional=True)
+        check_schedule(self.schedule)
 
     def bind(self, target: Target, gradient: Gradient) -> Bound:
         check_step_size("sgrhmc", self.step_size)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fokker.sgmcmc.checks import check_positive, check_step_size
+from fokker.sgmcmc.checks import check_number, check_schedule, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.matrix import compensated_normal, sandwich, times
 from fokker.sgmcmc.metrics import Field, MetricFunction, check_at, check_metric, divergence, fields_of
@@ -60,7 +60,8 @@ class sgrld:
     schedule: Schedule = constant()
 
     def __post_init__(self) -> None:
-        check_positive("step_size", self.step_size)
+        check_number("step_size", self.step_size, optional=True)
+        check_schedule(self.schedule)
         check_metric("sgrld", self.metric, self.metric_inverse)
 
     def bind(self, target: Target, gradient: Gradient) -> Bound:

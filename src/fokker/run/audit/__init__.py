@@ -12,8 +12,11 @@ each finding can and cannot see: docs/audit.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fokker.errors import InputError
 from fokker.run.audit.draws import FEWEST, Draws, of_draws
@@ -36,6 +39,7 @@ def audit(
     target: Target | None = None,
     kernel: Kernel | None = None,
     gradient: Gradient | None = None,
+    init: Any = None,
     seconds: float = 15.0,
     seed: int = 0,
 ) -> Audit:
@@ -43,8 +47,9 @@ def audit(
 
     A run of this process knows its target. For one that was opened from a store give ``target``, ``kernel`` and
     ``gradient`` again; without them the audit that the store keeps is shown, or, if it keeps none of these draws, what
-    the draws say by themselves. seconds: about how long to measure; compiling comes on top. seed: of what is drawn at
-    random to measure. The audit of a stored run is kept in the store.
+    the draws say by themselves. init: needed again only where names and shapes do not tell how the parameters were
+    nested. seconds: about how long to measure; compiling comes on top. seed: of what is drawn at random to measure.
+    The audit of a stored run is kept in the store.
     """
     if not isinstance(seconds, (int, float)) or not seconds > 0:
         raise InputError(f"seconds must be a number > 0, got {seconds!r}; the default of 15 suits most runs.")
@@ -54,7 +59,9 @@ def audit(
 
     started = time.perf_counter()
     with precision(run.settings["dtype"]):
-        plan = run._plan if target is None else _plan_again(run, target, kernel, gradient)
+        plan = run._plan
+        if target is not None and run.draws.sizes["draw"]:
+            plan = _plan_again(run, target, kernel, gradient, init)
         result = _finish(run, plan, started, seconds, seed)
     if run._store is not None:
         run._store.write_audit(result.to_dict())
@@ -69,10 +76,13 @@ def stored(run: Run) -> Audit | None:
     return Audit.from_dict(kept)
 
 
-def _plan_again(run: Run, target: Target, kernel: Kernel | None, gradient: Gradient | None) -> Plan:
+def _plan_again(run: Run, target: Target, kernel: Kernel | None, gradient: Gradient | None, init: Any = None) -> Plan:
     from fokker.run.plan import plan_again
 
-    plan = plan_again(run.settings, target, kernel, gradient)
+    if init is None and target.start is None:
+        plan = _plan_at_last_draws(run, target, kernel, gradient)
+    else:
+        plan = plan_again(run.settings, target, kernel, gradient, init)
     given = plan.summary()
     for name in ("kernel", "gradient", "variables"):
         if given[name] != run.settings[name]:
@@ -83,15 +93,60 @@ def _plan_again(run: Run, target: Target, kernel: Kernel | None, gradient: Gradi
     return plan
 
 
+def _plan_at_last_draws(run: Run, target: Target, kernel: Kernel | None, gradient: Gradient | None) -> Plan:
+    """The plan with every chain's last draw for its start, nested in the first way that the target accepts."""
+    from fokker.run.plan import plan_again
+
+    last = run.draws.isel(draw=-1)
+    leaves = {name: np.asarray(last[name]) for name in run.settings["variables"]}  # (chains, *shape)
+    refusals = []
+    for nested in _nestings(list(leaves)):
+        try:
+            starts = [nested({name: x[c] for name, x in leaves.items()}) for c in range(run.settings["chains"])]
+            plan = plan_again(run.settings, target, kernel, gradient, starts if len(starts) > 1 else starts[0])
+        except Exception as error:  # a target that is given something else than it expects may raise anything
+            refusals.append(error)
+            continue
+        if [v.name for v in plan.layout.variables] == list(leaves):
+            return plan
+    first = next(iter(refusals), None)
+    why = "" if first is None else f" ({type(first).__name__}: {first})"
+    raise InputError(
+        f"the target accepts none of the ways to nest parameters with the names {', '.join(leaves)}{why}; pass the "
+        "init= of the run to audit()."
+    ) from first
+
+
+def _nestings(names: list[str]) -> Iterator[Callable[[dict[str, Any]], Any]]:
+    """From {name: array} to parameters that ``layout`` gives these names: the ways in which people write them."""
+    if names == ["theta"]:
+        yield lambda values: values["theta"]
+    record: Callable[[dict[str, Any]], Any] = lambda fields: namedtuple("Parameters", fields)(**fields)
+    for mapping in (dict, record):
+        for sequence in (tuple, list):
+            yield lambda values, m=mapping, s=sequence: _nest({tuple(n.split(".")): x for n, x in values.items()}, m, s)
+    yield dict
+
+
+def _nest(values: dict[tuple[str, ...], Any], mapping: Callable[..., Any], sequence: Callable[..., Any]) -> Any:
+    """{("a", "0"): x, ("a", "1"): y, ("b",): z} to {"a": (x, y), "b": z}."""
+    if () in values:
+        return values[()]
+    below: dict[str, dict[tuple[str, ...], Any]] = {}
+    for (first, *rest), value in values.items():
+        below.setdefault(first, {})[tuple(rest)] = value
+    parts = {name: _nest(inner, mapping, sequence) for name, inner in below.items()}
+    return sequence(parts.values()) if list(parts) == list(map(str, range(len(parts)))) else mapping(parts)
+
+
 def _finish(run: Run, plan: Plan | None, started: float, seconds: float, seed: int) -> Audit:
-    x = Draws.of(run, plan)
+    count = run.draws.sizes["draw"]
+    x = Draws.of(run, plan) if count else Draws.from_array(np.zeros((run.settings["chains"], 0, 0)), [])
     findings = list(of_draws(x))
-    if plan is None:
-        findings += _without_target(run)
-    elif x.positions.shape[1] >= FEWEST:
-        findings += _with_target(run, plan, x, seconds, seed)
+    if count >= FEWEST:
+        findings += _without_target(run) if plan is None else _with_target(run, plan, x, seconds, seed)
     verdict, words = overall(findings)
-    return Audit(verdict, words, tuple(findings), run.draws.sizes["draw"], time.perf_counter() - started)
+    return Audit(verdict, words, tuple(findings), count, time.perf_counter() - started)
 
 
 def _without_target(run: Run) -> list[Finding]:

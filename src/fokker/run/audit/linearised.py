@@ -170,20 +170,22 @@ def _constant_metric(kernel: Any, plan: Plan, eps: float, at: np.ndarray) -> Any
 def _settled(kernel: sgnht, plan: Plan, eps: float, V: np.ndarray, known: Any) -> tuple[Any, Any]:
     """SGHMC with friction xi M where the thermostats settle; 2 (xi - A) M / eps of its noise is not injected."""
     d = len(V)
-    mass = np.broadcast_to(np.asarray(kernel.mass, float), (d,))
+    mass = np.asarray(as_dense(jnp.asarray(kernel.mass, float), d), float)
     unknown = V if known is None else V - np.asarray(as_dense(known, d), float)
     sizes = [v.last - v.first for v in plan.layout.variables]
     group = {"all": np.zeros(d, int), "each": np.arange(d), "leaves": np.repeat(np.arange(len(sizes)), sizes)}
     labels = group[kernel.thermostat] if isinstance(kernel.thermostat, str) else np.asarray(kernel.thermostat)
-    heat = np.diag(unknown) / mass
+    heat = np.diag(np.linalg.solve(mass, unknown))
     heat = (np.bincount(labels, heat) / np.bincount(labels))[labels]
     A = np.asarray(kernel.diffusion, float)
     injected = A[labels] if A.ndim else np.broadcast_to(A, (d,))
     xi = np.maximum(injected + eps * heat / 2, 1e-9 * injected)
-    taken = np.diag(2 * (xi - injected) * mass / eps)
+    taken = 2 * (xi - injected) * mass / eps  # one xi, or a diagonal mass
     if known is not None:
         taken = taken + np.asarray(as_dense(known, d), float)
-    return sghmc(eps, friction=xi * mass, mass=mass, integrator=kernel.integrator), taken
+    return sghmc(
+        eps, friction=xi * mass, mass=np.diag(mass) if np.ndim(kernel.mass) < 2 else mass, integrator=kernel.integrator
+    ), taken
 
 
 def friction_of(linear: Any, d: int) -> np.ndarray:
