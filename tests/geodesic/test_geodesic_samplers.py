@@ -322,7 +322,7 @@ def test_a_run_on_a_product_shows_values_and_is_resumed_to_the_same_bits(tmp_pat
     )
     kernel = fokker.sggmc(2e-3, 50.0)
     settings = dict(draws=200, warmup=4000, thin=20, chains=2, batch_size=200, progress=False)
-    noise = fokker.minibatch(noise="low_rank", rank=4)
+    noise = fokker.control_variates(centre={"beta": np.array([0.6, 0.0, 0.8]), "sigma": 0.5, "w": np.array([0.4, 0.6])})
     run = fokker.sample(target, kernel, gradient=noise, **settings)
     beta, sigma, w = (np.asarray(run.draws[name]) for name in ("beta", "sigma", "w"))
     assert np.abs(np.linalg.norm(beta, axis=-1) - 1).max() < 1e-5 and (sigma > 0).all()

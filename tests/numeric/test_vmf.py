@@ -194,7 +194,10 @@ def test_concentration_reaches_both_ends():
 # JAX
 
 
-@pytest.mark.parametrize("d", [2, 42, 5000, 100_000])
+slow_too = lambda *ds: [pytest.param(d, marks=pytest.mark.slow) for d in ds]  # compilation takes a second
+
+
+@pytest.mark.parametrize("d", [2, 5000, *slow_too(42, 100_000)])
 def test_jax_gives_what_numpy_gives(d, x64):
     kappa = np.concatenate([KAPPAS, d * np.exp(np.random.default_rng(0).normal(size=2000))])
     got, want = all_three(d, jnp.asarray(kappa), vmf_jax), all_three(d, kappa)
@@ -217,16 +220,15 @@ def test_single_precision_is_enough_for_the_ratio_and_its_inverse(d):
         assert ulps_off(d, R[R < 1], vmf_jax).max() <= 4
 
 
-def test_derivatives_are_the_functions_themselves(x64):
+@pytest.mark.parametrize("d", [5000, *slow_too(2, 42)])
+def test_derivatives_are_the_functions_themselves(d, x64):
     kappa = jnp.array([0.0, 1e-3, 2.0, 30.0, 1e5])
-    for d in (52, 5000):
-        first = jax.vmap(jax.grad(vmf_jax.log_normaliser, 1), (None, 0))(d, kappa)
-        np.testing.assert_array_equal(first, -vmf_jax.mean_length(d, kappa))
-        second = jax.jit(jax.vmap(jax.hessian(partial(vmf_jax.log_normaliser, d))))(kappa)
-        np.testing.assert_allclose(second, -vmf.mean_length_slope(d, kappa), rtol=1e-12)
-        R = vmf_jax.mean_length(d, kappa)
-        inverse = jax.vmap(jax.grad(vmf_jax.concentration, 1), (None, 0))(d, R)
-        np.testing.assert_allclose(inverse * vmf_jax.mean_length_slope(d, kappa), 1, rtol=1e-9)
+    first = jax.vmap(jax.grad(vmf_jax.log_normaliser, 1), (None, 0))(d, kappa)
+    np.testing.assert_array_equal(first, -vmf_jax.mean_length(d, kappa))
+    second = jax.jit(jax.vmap(jax.hessian(partial(vmf_jax.log_normaliser, d))))(kappa)
+    np.testing.assert_allclose(second, -vmf.mean_length_slope(d, kappa), rtol=1e-12)
+    inverse = jax.vmap(jax.grad(vmf_jax.concentration, 1), (None, 0))(d, vmf_jax.mean_length(d, kappa))
+    np.testing.assert_allclose(inverse * vmf_jax.mean_length_slope(d, kappa), 1, rtol=1e-9)
 
 
 def test_the_slope_has_a_slope(x64):
@@ -284,7 +286,7 @@ def test_the_angle_to_mu_has_its_density(draw, d, kappa, x64):
     assert stats.kstest(angle_to(mu, x), angles_cdf(d, kappa)).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("d, kappa", [(2, 0.0), (2, 1e6), (3, 5.0), (3, 1e6)])
+@pytest.mark.parametrize("d, kappa", [(2, 0.0), (2, 20.0), (2, 1e6)])
 def test_the_angle_to_mu_has_its_density_in_single_precision(d, kappa):
     mu = np.eye(d)[0]  # exact in both precisions
     x = draw_jax(mu.astype(np.float32), kappa, N).astype(np.float64)

@@ -21,9 +21,9 @@ QUIET = dict(progress=False, chains=2, warmup=2, draws=3)
 THREE = np.ones(3)
 
 
-def normal(prior=lambda p: 0.0, data=Y, **more):
+def normal(prior=lambda p: 0.0, data=Y):
     """Rows y ~ Normal(p, 1)."""
-    return fokker.Target(prior, lambda p, y: -0.5 * (y - p) ** 2, data, start=np.zeros(()), **more)
+    return fokker.Target(prior, lambda p, y: -0.5 * (y - p) ** 2, data, start=np.zeros(()))
 
 
 def density(names):
@@ -187,8 +187,6 @@ REFUSED = [
      "2 parameters would be called 'a.b'"),
     ("a leaf of nothing", dict(target=density(["a", "b"]), init=SPARSE),
      r"b has shape \(0, 2\), which has no entries"),
-    ("labels of nobody", dict(target=normal(labels={"mu": ["a"]})),
-     "labels are given for mu; the parameters are theta"),
     # starts
     ("three of four", dict(init=[{"beta": np.zeros(4)}] * 3, chains=4), "a list of 3 starts for 4 chains"),
     ("three scalars of four", dict(target=SCALAR, kernel=HMC, init=[1.0, 2.0, 3.0], chains=4),

@@ -255,10 +255,18 @@ def test_the_share_of_noise_is_that_of_every_step_and_not_of_kept_ones():
     assert abs(largest[10] / largest[1] - 1) < 0.5
 
 
-def test_noise_that_cannot_be_compensated_is_seen_in_warm_up():
-    spike = fokker.sgld(1e-5, schedule=lambda t: jnp.where(t == 3, 1e5, 1.0))
-    with pytest.raises(InputError, match=r"iterations 1 to .*step of at most"):
-        fokker.sample(TARGET, spike, gradient=fokker.minibatch(noise="diagonal"), **QUIET | dict(warmup=50))
+@pytest.mark.parametrize("when, stops", [(3, False), (52, True)])
+def test_noise_that_cannot_be_compensated_stops_a_run_after_its_warm_up(when, stops):
+    """Before, the estimate of the noise rests on few batches, and no draw is kept."""
+    spike = fokker.sgld(1e-5, schedule=lambda t: jnp.where(t == when, 1e3, 1.0))
+    call = lambda: fokker.sample(
+        TARGET, spike, gradient=fokker.minibatch(noise="diagonal"), **QUIET | dict(warmup=50, thin=5)
+    )
+    if not stops:
+        assert float(call().stats["noise_share"].max()) < 1
+        return
+    with pytest.raises(InputError, match=r"iterations 51 to 55: the gradient noise"):
+        call()
 
 
 SUMMED = fokker.Target(lambda p: 0.0 * p.sum(), lambda p, b: (b @ p).sum(), X, start=np.zeros(3))

@@ -399,7 +399,7 @@ def test_an_interrupt_at_any_single_change_of_the_disk_leaves_draws_and_state_to
             Store.open(path, recover=True)
 
 
-@pytest.mark.parametrize("every", [61, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [61, pytest.param(3, marks=pytest.mark.slow)])
 def test_an_interrupt_at_any_line_leaves_draws_and_state_together(tmp_path, every):
     """As a signal may come: between any two lines of the store's code, of an append and of close()."""
     ours = {module.__file__ for module in (files, chunks, sys.modules[Store.__module__])}

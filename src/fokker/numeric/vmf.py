@@ -9,7 +9,7 @@ letters, with nu = d/2 - 1,
     concentration      A_d^-1(R)
 
 On the host, in float64; ``vmf_jax`` has the same names, differentiable. The formulas are in ``bessel``. Errors against
-mpmath, d from 2 to 10^5, kappa from 0 to 10^6: A 5e-16 and A' 1e-13 relative, log c 3e-14 of max(1, |log c|) (2e-11 in
+mpmath, d from 2 to 10^5, kappa from 0 to 10^6: A 5e-16 and A' 1e-13 relative, log c 5e-14 of max(1, |log c|) (2e-11 in
 the few places where it crosses 0 at large d).
 """
 

@@ -68,12 +68,12 @@ def layout(position: Any, labels: Mapping[str, Sequence[str]] | None = None) -> 
             raise InputError(f"labels[{name!r}] has {len(names)} names for a parameter of shape {shape}.")
         variables.append(Variable(name, shape, first, first + int(np.prod(shape)), names))
         first = variables[-1].last
-    _check_names(variables, labels or {})
+    _check_names(variables)
     vector, unravel = ravel_pytree(position)
     return Layout(tuple(variables), unravel, vector.size)
 
 
-def _check_names(variables: Sequence[Variable], labels: Mapping[str, Sequence[str]]) -> None:
+def _check_names(variables: Sequence[Variable]) -> None:
     """Every leaf has entries, and a name that no other leaf and no axis of the draws has."""
     if not variables:
         raise InputError("the parameters have no entries; pass init= as a pytree of arrays.")
@@ -94,8 +94,6 @@ def _check_names(variables: Sequence[Variable], labels: Mapping[str, Sequence[st
                 f"a parameter cannot be called {v.name!r}, which is the name of an axis of the draws; rename it in "
                 "init and in the target."
             )
-    if unknown := [name for name in labels if name not in names]:
-        raise InputError(f"labels are given for {', '.join(unknown)}; the parameters are {', '.join(names)}.")
 
 
 def _part(entry: Any) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CHAINS, MOST_STEPS = 4, 60_000
 ENTRIES = 2e7  # numbers that the draws of a pilot may take
 TIMES = 1500  # autocorrelation times that a chain should see
-POINTS, POINTS_MATRIX_FREE = 400, 50  # draws at which the gradient is looked at
+POINTS, POINTS_MATRIX_FREE = 1000, 50  # draws at which the gradient is looked at
 ROWS = 5000  # of which it is taken there
 STREAM = 0x70696C6F  # tells the pilots' random numbers from those of the run
 

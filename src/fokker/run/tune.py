@@ -36,7 +36,8 @@ WORTHY = 400  # ESS below which the run's length is remarked on
 def tune(plan: Plan, note: Callable[..., None], allowed: float = BUDGET) -> tuple[Plan, dict[str, Any]]:
     """The plan with its kernel's open settings chosen, and what was chosen and why, as JSON.
 
-    allowed: predicted error of the worst coordinate's sd, relative. note(text, keep=False) is told what is being done; with ``keep``, what was found.
+    allowed: predicted error of the worst coordinate's sd, relative. note(text, keep=False) is told what is being done;
+    with ``keep``, what was found.
 
     ``chosen["kernel"]`` holds the kernel's new fields, ``chosen["starts"]`` the starts if they were moved, both enough
     to rebuild the plan; ``chosen["why"]`` the evidence, ``chosen["why"]["words"]`` in sentences. Settings of the kernel

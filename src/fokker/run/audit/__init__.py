@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,20 +122,24 @@ def _nestings(names: list[str]) -> Iterator[Callable[[dict[str, Any]], Any]]:
     """From {name: array} to parameters that ``layout`` gives these names: the ways in which people write them."""
     if names == ["theta"]:
         yield lambda values: values["theta"]
-    record: Callable[[dict[str, Any]], Any] = lambda fields: namedtuple("Parameters", fields)(**fields)
-    for mapping in (dict, record):
+    for mapping in (dict, _record):
         for sequence in (tuple, list):
-            yield lambda values, m=mapping, s=sequence: _nest({tuple(n.split(".")): x for n, x in values.items()}, m, s)
+            yield partial(_nest, mapping=mapping, sequence=sequence)
     yield dict
 
 
-def _nest(values: dict[tuple[str, ...], Any], mapping: Callable[..., Any], sequence: Callable[..., Any]) -> Any:
-    """{("a", "0"): x, ("a", "1"): y, ("b",): z} to {"a": (x, y), "b": z}."""
-    if () in values:
-        return values[()]
-    below: dict[str, dict[tuple[str, ...], Any]] = {}
-    for (first, *rest), value in values.items():
-        below.setdefault(first, {})[tuple(rest)] = value
+def _record(fields: dict[str, Any]) -> Any:
+    return namedtuple("Parameters", fields)(**fields)
+
+
+def _nest(values: dict[str, Any], mapping: Callable[..., Any], sequence: Callable[..., Any]) -> Any:
+    """{"a.0": x, "a.1": y, "b": z} to {"a": (x, y), "b": z}."""
+    if "" in values:
+        return values[""]
+    below: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        below.setdefault(first, {})[rest] = value
     parts = {name: _nest(inner, mapping, sequence) for name, inner in below.items()}
     return sequence(parts.values()) if list(parts) == list(map(str, range(len(parts)))) else mapping(parts)
 
