@@ -112,4 +112,4 @@ def test_raw_jax_keys_do_as_typed_ones():
 
 
 def test_every_sampler_is_here():
-    assert {type(kernel).__name__ for kernel, _ in KERNELS} == {law.kernel for law in LAWS}
+    assert {type(kernel).__name__ for kernel, _ in KERNELS} == {law.kernel for law in LAWS if law.folder == "sgmcmc"}
