@@ -52,7 +52,9 @@ def glm(
     for scale in (prior_scale, noise_scale):
         if np.ndim(scale) or np.asarray(scale).dtype.kind not in "fiu" or not scale > 0:
             raise InputError(f"prior_scale and noise_scale must be > 0, got {prior_scale!r} and {noise_scale!r}.")
-    labels = list(names) if names is not None else [f"x{i}" for i in range(design.shape[1])]
+    if names is None:  # a data frame knows them
+        names = [str(name) for name in getattr(X, "columns", [f"x{i}" for i in range(design.shape[1])])]
+    labels = list(names)
     if len(labels) != design.shape[1]:
         raise InputError(f"names has {len(labels)} entries for {design.shape[1]} columns of X.")
     if intercept:

@@ -330,3 +330,10 @@ def test_what_float32_does_not_hold_float64_does():
 def test_a_batch_of_the_default_size_is_no_larger_than_the_data(tmp_path):
     np.save(tmp_path / "rows.npy", Y)
     finite(normal(data=tmp_path / "rows.npy"), SGLD, batches="epochs")
+
+
+def test_the_columns_of_a_data_frame_name_the_coefficients():
+    import pandas as pd
+
+    frame = pd.DataFrame({"age": [0.0, 1.0, 2.0], "income": [1.0, 0.0, 1.0]})
+    assert fokker.glm(frame, np.array([0, 1, 1])).labels == {"beta": ["age", "income", "intercept"]}

@@ -260,3 +260,14 @@ def test_shapes_that_do_not_fit_the_position_are_refused():
         sgnht(0.1, thermostat=np.array([0, 1])).bind(STANDARD, minibatch()).init(jnp.zeros(3), jax.random.key(0))
     with pytest.raises(InputError, match="diffusion must be a number or one per thermostat"):
         sgnht(0.1, diffusion=np.ones(2)).bind(STANDARD, minibatch()).init(jnp.zeros(3), jax.random.key(0))
+
+
+def test_a_run_has_a_thermostat_for_every_leaf():
+    """The loop moves one vector; the leaves are those of the parameters that the user wrote."""
+    target = Target.from_log_density(lambda p: -(p["a"] ** 2).sum() - p["b"] ** 2)
+    kernel = sgnht(0.1, diffusion=np.array([1.0, 2.0]), thermostat="leaves")
+    flat = target.ravelled(lambda v: {"a": v[:2], "b": v[2]})
+    bound = kernel.bind(flat, minibatch())
+    state = bound.init(jnp.ones(3), jax.random.key(0))
+    assert state.xi.tolist() == [1.0, 2.0]
+    assert bound.step(jax.random.key(1), state)[0].xi.shape == (2,)

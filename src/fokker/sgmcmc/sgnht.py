@@ -114,7 +114,7 @@ class sgnht:
 
         def init(position: Any, key: Any) -> State:
             theta = ravel_pytree(position)[0]
-            labels = _labels(self.thermostat, position)
+            labels = _labels(self.thermostat, target.params(position))
             shape = labels if isinstance(labels, tuple) else (int(labels.max()) + 1,)
             if A.ndim and A.shape != shape:
                 raise InputError(f"diffusion must be a number or one per thermostat {shape}, got shape {A.shape}.")
@@ -125,7 +125,7 @@ class sgnht:
         def step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
             theta, unravel = ravel_pytree(state.position)
             d, dtype = theta.size, theta.dtype
-            labels = _labels(self.thermostat, state.position)
+            labels = _labels(self.thermostat, target.params(state.position))
             eps = jnp.asarray(self.step_size * self.schedule(state.iteration), dtype)
             heat, into = noise_scale(self.schedule, state.iteration, dtype), W_inverse.astype(dtype)
             noise_rate = 2 * eps * _spread(A.astype(dtype), labels)
