@@ -55,7 +55,7 @@ def tune(plan: Plan, note: Callable[..., None], allowed: float = BUDGET) -> tupl
     fields = _fields(plan, problem, settings)
     tuned = dataclasses.replace(plan, kernel=_with(plan.kernel, fields))
     chosen: dict[str, Any] = {"kernel": fields, "why": _evidence(shape, settings, pilots)}
-    chosen["why"] |= _words(tuned, problem, settings, pilots, shape)
+    chosen["why"] |= _words(tuned, problem, settings, pilots, shape, allowed)
     for sentence in chosen["why"]["words"]:
         note(sentence, keep=True)
     if all((start == plan.starts[0]).all() for start in plan.starts[1:]):
@@ -216,7 +216,9 @@ def _evidence(shape: Shape, settings: Settings, pilots: list[Pilot]) -> dict[str
     }
 
 
-def _words(tuned: Plan, problem: Problem, settings: Settings, pilots: list[Pilot], shape: Shape) -> dict[str, Any]:
+def _words(
+    tuned: Plan, problem: Problem, settings: Settings, pilots: list[Pilot], shape: Shape, allowed: float
+) -> dict[str, Any]:
     """The choice and its evidence in sentences, with advice where there is any."""
     last = pilots[-1]
     words = [
@@ -243,7 +245,7 @@ def _words(tuned: Plan, problem: Problem, settings: Settings, pilots: list[Pilot
             f"expect an ESS of about {worth:.0f} from this run: thin={enough:,} (now {tuned.thin}) would make it about "
             f"{tuned.chains * tuned.draws:,}, in that many times the steps"
         )
-    advice = _advice(tuned, problem, settings, shape)
+    advice = _advice(tuned, problem, settings, shape, allowed)
     return {**advice, "words": words + [advice["advice"]] if advice else words}
 
 
@@ -256,14 +258,14 @@ PRECONDITIONERS = {
 }
 
 
-def _advice(plan: Plan, problem: Problem, settings: Settings, shape: Shape) -> dict[str, Any]:
+def _advice(plan: Plan, problem: Problem, settings: Settings, shape: Shape, allowed: float) -> dict[str, Any]:
     """What would help where it is gradient noise that limits the step."""
     if settings.noise_part < 0.5 or plan.target.log_likelihood is None or plan.batch_size is None:
         return {}
     if not isinstance(plan.gradient, (control_variates, svrg)):
         with jax.enable_x64(True):
             centred = dataclasses.replace(problem, noise=noise_at_mode(plan, shape))
-        gain = settings.steps / search(centred, settings.frame, BUDGET, np.inf).steps
+        gain = settings.steps / search(centred, settings.frame, allowed, np.inf).steps
         if gain >= 1.5:
             words = "gradient noise limits the step: gradient=fokker.control_variates() would give about"
             return {"gain_of_control_variates": _short(gain), "advice": f"{words} {gain:.2g} times the ESS per step"}
