@@ -18,9 +18,11 @@ def keys(seed: int, chains: int) -> Any:
     return jnp.asarray(np.random.default_rng(seed).integers(0, 2**32, (chains, 2), dtype=np.uint32))
 
 
-def move(kernel: Any, potential: Any, start: Any, iterations: int, *, gradient: Any = None, seed: int = 0):
+def move(
+    kernel: Any, potential: Any, start: Any, iterations: int, *, gradient: Any = None, seed: int = 0, space: Any = None
+):
     """Every chain ``iterations`` steps on from its row of ``start``: final positions (chains, d), all infos."""
-    bound = kernel.bind(Target.from_log_density(lambda theta: -potential(theta)), gradient or minibatch())
+    bound = kernel.bind(Target(lambda theta: -potential(theta), None, space=space), gradient or minibatch())
 
     def chain(words, position):
         def one(state, t):

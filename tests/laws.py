@@ -28,6 +28,7 @@ _RECIPE = "sgmcmc/test_recipes.py::test_one_step_has_the_drift_and_the_diffusion
 _LINEAR = "sgmcmc/test_linear_gaussian.py::test_the_stationary_covariance_is_the_closed_form"
 _ORDER = "sgmcmc/test_linear_gaussian.py::test_the_order_of_the_bias"
 _GEODESIC = "geodesic/test_geodesic_samplers.py::"
+_CHMC = "geodesic/test_chmc.py::"
 _STEP = "step → 0"
 _EXACT = "exact at every step"
 
@@ -166,6 +167,21 @@ LAWS: tuple[Law, ...] = (
             _GEODESIC + "test_gmc_draws_truncated_normals",
             _GEODESIC + "test_geodesic_leapfrog_is_reversible_and_its_energy_error_is_of_second_order",
             _GEODESIC + "test_the_mean_of_exp_minus_the_energy_error_is_one",
+        ),
+        "geodesic",
+    ),
+    Law(
+        "chmc",
+        "",
+        "exp(-U), U by the Hausdorff measure",
+        "exact at every step, to the tolerance of the inner iterations",
+        (
+            _CHMC + "test_exact_draws_stay_exact_though_many_projections_fail",
+            _CHMC + "test_a_trajectory_stays_on_the_manifold_and_is_reversible",
+            _CHMC + "test_the_energy_error_is_of_second_order",
+            _CHMC + "test_every_step_is_that_of_mici",
+            _CHMC + "test_a_failed_projection_is_a_counted_rejection",
+            _GEODESIC + "test_von_mises_fisher_on_the_sphere",
         ),
         "geodesic",
     ),

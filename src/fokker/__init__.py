@@ -18,6 +18,7 @@ _EXPORTS = {
     "IteratorSource": "fokker.data.sources",
     "parquet_source": "fokker.data.sources",
     "zarr_source": "fokker.data.sources",
+    "chmc": "fokker.geodesic.chmc",
     "gmc": "fokker.geodesic.gmc",
     "gsgnht": "fokker.geodesic.gsgnht",
     "sggmc": "fokker.geodesic.sggmc",
@@ -29,6 +30,7 @@ _EXPORTS = {
     "Euclidean": "fokker.manifolds.euclidean",
     "Grassmann": "fokker.manifolds.grassmann",
     "Hyperboloid": "fokker.manifolds.hyperboloid",
+    "Implicit": "fokker.manifolds.implicit",
     "Oblique": "fokker.manifolds.oblique",
     "random_params": "fokker.manifolds.product",
     "Simplex": "fokker.manifolds.simplex",
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from fokker.data.sources import arrow_source as arrow_source
     from fokker.data.sources import parquet_source as parquet_source
     from fokker.data.sources import zarr_source as zarr_source
+    from fokker.geodesic.chmc import chmc as chmc
     from fokker.geodesic.gmc import gmc as gmc
     from fokker.geodesic.gsgnht import gsgnht as gsgnht
     from fokker.geodesic.sggmc import sggmc as sggmc
@@ -95,6 +98,7 @@ if TYPE_CHECKING:
     from fokker.manifolds.euclidean import Euclidean as Euclidean
     from fokker.manifolds.grassmann import Grassmann as Grassmann
     from fokker.manifolds.hyperboloid import Hyperboloid as Hyperboloid
+    from fokker.manifolds.implicit import Implicit as Implicit
     from fokker.manifolds.oblique import Oblique as Oblique
     from fokker.manifolds.product import random_params as random_params
     from fokker.manifolds.simplex import Simplex as Simplex

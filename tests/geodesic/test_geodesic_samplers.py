@@ -1,6 +1,6 @@
 """The geodesic samplers against closed forms, quadrature and numbers of the specification's tests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -109,14 +109,17 @@ along = lambda s: s.point @ MU
         fokker.sggmc(0.05, integrator="baoab"),
         fokker.gsgnht(0.05),
         fokker.gmc(0.5, leapfrog_steps=4),
+        fokker.chmc(0.5, leapfrog_steps=4),
     ],
-    ids=["sggmc", "matrix", "diagonal", "baoab", "gsgnht", "gmc"],
+    ids=["sggmc", "matrix", "diagonal", "baoab", "gsgnht", "gmc", "chmc"],
 )
 def test_von_mises_fisher_on_the_sphere(kernel):
-    full = isinstance(kernel, fokker.gmc)
+    full = getattr(kernel, "full_data", False)
+    implicit = fokker.Implicit(lambda x: x @ x - 1, 3)
+    target = replace(VMF, space=implicit) if isinstance(kernel, fokker.chmc) else VMF
     matrix = np.ndim(getattr(kernel, "friction", 1.0)) > 0
     steps = 500 if full else 2000 if matrix else 4000
-    mean, error = simulate(kernel, VMF, None if full else minibatch(), 200, steps, 200, along)
+    mean, error = simulate(kernel, target, None if full else minibatch(), 200, steps, 200, along)
     assert error < 2e-3
     assert abs(mean - EXACT) < 4 * error + 1e-3  # bias at eps = .05: below 1e-3
 

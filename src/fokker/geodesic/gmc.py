@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
-from fokker.geodesic.tangent import ravelled, space_of
+from fokker.geodesic.tangent import space_of
 from fokker.numeric.random_jax import normal
 from fokker.sgmcmc.checks import check_count, check_number, check_step_size
 from fokker.sgmcmc.hmc import ACCEPTANCE, MOMENTUM, Info
@@ -68,11 +69,11 @@ class gmc:
         check_full_data("gmc", gradient)
 
         def init(position: Any, key: Any = None) -> State:
-            x = space_of(target, position).embed(ravelled(position)[0])
+            x = space_of(target, position).embed(ravel_pytree(position)[0])
             return State(position, x, jnp.zeros((), jnp.int32))
 
         def step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
-            space, unravel = space_of(target, state.position), ravelled(state.position)[1]
+            space, unravel = space_of(target, state.position), ravel_pytree(state.position)[1]
             x = state.point
             eps = jnp.asarray(self.step_size, x.dtype)
             by_params = potential_of(target, batch, unravel)

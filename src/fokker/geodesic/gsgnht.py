@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
 from fokker.geodesic.sggmc import START, Info, per_batch
-from fokker.geodesic.tangent import force_at, ravelled, space_of, tangent_push
+from fokker.geodesic.tangent import force_at, space_of, tangent_push
 from fokker.numeric.random_jax import normal
 from fokker.sgmcmc.checks import check_choice, check_number, check_schedule, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
@@ -86,14 +87,14 @@ class gsgnht:
         grad, C, each = gradient.bind(target), jnp.asarray(self.friction), self.thermostat == "each"
 
         def init(position: Any, key: Any) -> State:
-            space, theta = space_of(target, position), ravelled(position)[0]
+            space, theta = space_of(target, position), ravel_pytree(position)[0]
             x = space.embed(theta)
             v = space.tangent_normal(x, normal(key, x.shape, START, x.dtype))
             xi = jnp.broadcast_to(C.astype(x.dtype), (len(space.factors),) if each else ())
             return State(position, x, v, xi, jnp.zeros((), jnp.int32), grad.init(position))
 
         def step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
-            space, unravel = space_of(target, state.position), ravelled(state.position)[1]
+            space, unravel = space_of(target, state.position), ravel_pytree(state.position)[1]
             x, v, xi = state.point, state.velocity, state.xi
             dtype = x.dtype
             eps = jnp.asarray(self.step_size * self.schedule(state.iteration), dtype)

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
-from fokker.geodesic.tangent import Force, damped, force_at, ravelled, space_of, tangent_push
+from fokker.geodesic.tangent import Force, damped, force_at, space_of, tangent_push
 from fokker.numeric.random_jax import Given, normal
 from fokker.sgmcmc.checks import (
     check_choice,
@@ -103,13 +104,13 @@ class sggmc:
         grad, C = gradient.bind(target), jnp.asarray(self.friction)
 
         def init(position: Any, key: Any) -> State:
-            space, theta = space_of(target, position), ravelled(position)[0]
+            space, theta = space_of(target, position), ravel_pytree(position)[0]
             x = space.embed(theta)
             v = space.tangent_normal(x, normal(key, x.shape, START, x.dtype))
             return State(position, x, v, jnp.zeros((), jnp.int32), grad.init(position))
 
         def step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
-            space, unravel = space_of(target, state.position), ravelled(state.position)[1]
+            space, unravel = space_of(target, state.position), ravel_pytree(state.position)[1]
             dtype = state.point.dtype
             eps = jnp.asarray(self.step_size * self.schedule(state.iteration), dtype)
             heat, friction = noise_scale(self.schedule, state.iteration, dtype), C.astype(dtype)

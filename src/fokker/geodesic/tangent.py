@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import expm
 
 from fokker.errors import SpaceError
@@ -76,8 +75,3 @@ def damped(space: Product, C: Array, x: Array, v: Array, t: Any) -> Array:
         return jnp.exp(-C * t) * v
     P = jax.vmap(lambda e: space.project(x, e), out_axes=1)(jnp.eye(space.size, dtype=x.dtype))
     return expm(-t * sandwich(P, as_dense(C, space.size))) @ v
-
-
-def ravelled(position: Any) -> tuple[Array, Any]:
-    """The parameters as a vector, and the way back."""
-    return ravel_pytree(position)

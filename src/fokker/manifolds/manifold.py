@@ -8,8 +8,8 @@ from jax import Array
 
 
 @runtime_checkable
-class Manifold(Protocol):
-    """A manifold embedded in R^n. Points x and vectors u, v are arrays of ``shape``; times, lengths are ()."""
+class Embedded(Protocol):
+    """A manifold in R^n. Points x and vectors u, v are arrays of ``shape``; times, lengths are ()."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -21,10 +21,26 @@ class Manifold(Protocol):
     def tangent_normal(self, x: Array, z: Array) -> Array: ...  # Normal(0, I) in the tangent space, from that in R^n
     def random_tangent(self, key: Any, x: Array) -> Array: ...  # the same from a key
     def square(self, x: Array, v: Array) -> Array: ...  # |v|^2 in the metric
-    def flow(self, x: Array, v: Array, t: Any) -> tuple[Array, Array]: ...  # geodesic
     def retract(self, x: Array, v: Array) -> tuple[Array, Array]: ...  # what rounding moved away, back
     def off(self, x: Array) -> Array: ...  # how far x is from the manifold
-    def random_point(self, key: Any, dtype: Any = ...) -> Array: ...  # uniform where such a law exists, else an origin
+    def random_point(self, key: Any, dtype: Any = ...) -> Array: ...  # uniform where such a law is known, else a start
+
+
+@runtime_checkable
+class Manifold(Embedded, Protocol):
+    """One whose geodesics are known."""
+
+    def flow(self, x: Array, v: Array, t: Any) -> tuple[Array, Array]: ...  # along the geodesic, for a time t
+
+
+@runtime_checkable
+class ByConstraint(Embedded, Protocol):
+    """The x with residual(x) = 0, of which no more is known: what RATTLE needs to move there."""
+
+    def residual(self, x: Array) -> Array: ...  # (k,)
+    def jacobian(self, x: Array) -> Array: ...  # (k, n)
+    def normals(self, x: Array) -> Array: ...  # (n, k), an orthonormal basis of the columns of the Jacobian's transpose
+    def is_regular(self, x: Array) -> Array: ...  # whether the Jacobian has rank k at x
 
 
 @runtime_checkable

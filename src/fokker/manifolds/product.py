@@ -14,7 +14,7 @@ from jax import Array
 
 from fokker.errors import SpaceError
 from fokker.manifolds.euclidean import Euclidean
-from fokker.manifolds.manifold import Manifold, Mapped, Space
+from fokker.manifolds.manifold import ByConstraint, Embedded, Mapped, Space
 
 TOLERANCE = 1e-4  # of a start's distance from its manifold; what rounding to float32 leaves is far below
 
@@ -24,14 +24,14 @@ class Factor:
     """One leaf: entries first .. last - 1 of the parameters, first_point .. last_point - 1 of a point."""
 
     name: str
-    space: Any  # a Manifold, or Mapped onto one
+    space: Any  # Embedded, or Mapped from such a one
     first: int
     last: int
     first_point: int
     last_point: int
 
     @property
-    def carrier(self) -> Manifold:
+    def carrier(self) -> Embedded:
         return carrier_of(self.space)
 
 
@@ -61,15 +61,15 @@ class Product:
 
     def value(self, x: Array) -> Array:
         """The parameters (d,) of a point (n,)."""
-        return self._join([f.space.value(p) if isinstance(f.space, Mapped) else p for f, p in self._points(x)])
+        return self.join([f.space.value(p) if isinstance(f.space, Mapped) else p for f, p in self.points(x)])
 
     def embed(self, theta: Array) -> Array:
         """A point (n,) with these parameters (d,)."""
         leaves = ((f, theta[f.first : f.last].reshape(f.space.shape)) for f in self.factors)
-        return self._join([f.space.embed(v) if isinstance(f.space, Mapped) else v for f, v in leaves])
+        return self.join([f.space.embed(v) if isinstance(f.space, Mapped) else v for f, v in leaves])
 
     def log_volume(self, x: Array) -> Array:
-        each = [f.space.log_volume(p) for f, p in self._points(x) if isinstance(f.space, Mapped)]
+        each = [f.space.log_volume(p) for f, p in self.points(x) if isinstance(f.space, Mapped)]
         return sum(each, jnp.zeros((), x.dtype))
 
     def potential_gradient(self, x: Array, grad_u: Array) -> Array:
@@ -90,12 +90,12 @@ class Product:
     def squares(self, x: Array, v: Array) -> Array:
         """|v|^2 of each factor, (factors,)."""
         return jnp.stack(
-            [f.carrier.square(p, w) for (f, p), (_, w) in zip(self._points(x), self._points(v), strict=True)]
+            [f.carrier.square(p, w) for (f, p), (_, w) in zip(self.points(x), self.points(v), strict=True)]
         )
 
     def square(self, x: Array, v: Array) -> Array:
         if len(self.factors) == 1:
-            return self.factors[0].carrier.square(*(self._points(a)[0][1] for a in (x, v)))
+            return self.factors[0].carrier.square(*(self.points(a)[0][1] for a in (x, v)))
         return jnp.sum(self.squares(x, v))
 
     def flow(self, x: Array, v: Array, t: Any) -> tuple[Array, Array]:
@@ -113,6 +113,13 @@ class Product:
         """SpaceError where the parameters (d,) are not in their space."""
         for f in self.factors:
             leaf = jnp.asarray(np.asarray(theta[f.first : f.last]).reshape(f.space.shape))
+            if isinstance(f.space, ByConstraint) and not jax.jit(f.space.is_regular)(leaf):
+                raise SpaceError(
+                    f"the constraint of {f.name}, {f.space}, has a Jacobian without full rank at the start "
+                    f"{_shown(leaf)}: its equations depend on each other there, or one has a double zero. Leave out "
+                    "what says the same twice (of X^T X = I the lower triangle), take roots of squares, or start "
+                    "elsewhere."
+                )
             off = float(f.space.off(leaf))
             if not off <= TOLERANCE:
                 where = "on its boundary or outside" if not math.isfinite(off) else f"{off:.2g} away from it"
@@ -121,24 +128,26 @@ class Product:
                     "normalise it, or take fokker.random_params(space, key)."
                 )
 
-    def _points(self, x: Array) -> list[tuple[Factor, Array]]:
+    def points(self, x: Array) -> list[tuple[Factor, Array]]:
+        """What belongs to each factor of a point or a vector (n,)."""
         return [(f, x[f.first_point : f.last_point].reshape(f.carrier.shape)) for f in self.factors]
 
-    def _each(self, f: Callable[[Manifold, Array, Array], Array], x: Array, u: Array) -> Array:
-        pairs = zip(self._points(x), self._points(u), strict=True)
-        return self._join([f(factor.carrier, p, w) for (factor, p), (_, w) in pairs])
+    def _each(self, f: Callable[[Embedded, Array, Array], Array], x: Array, u: Array) -> Array:
+        pairs = zip(self.points(x), self.points(u), strict=True)
+        return self.join([f(factor.carrier, p, w) for (factor, p), (_, w) in pairs])
 
     def _each_pair(self, f: Callable[..., tuple[Array, Array]], x: Array, v: Array) -> tuple[Array, Array]:
-        pairs = zip(self._points(x), self._points(v), strict=True)
+        pairs = zip(self.points(x), self.points(v), strict=True)
         points, velocities = zip(*(f(factor.carrier, p, w) for (factor, p), (_, w) in pairs), strict=True)
-        return self._join(points), self._join(velocities)
+        return self.join(points), self.join(velocities)
 
     @staticmethod
-    def _join(leaves: Sequence[Array]) -> Array:
+    def join(leaves: Sequence[Array]) -> Array:
+        """The factors' points or vectors as one, (n,)."""
         return leaves[0].ravel() if len(leaves) == 1 else jnp.concatenate([leaf.ravel() for leaf in leaves])
 
 
-def carrier_of(space: Any) -> Manifold:
+def carrier_of(space: Any) -> Embedded:
     return space.carrier if isinstance(space, Mapped) else space
 
 
@@ -149,7 +158,7 @@ def product(space: Space, params: Any) -> Product:
     """
     given = {} if space is None else dict(jax.tree_util.tree_leaves_with_path(space))
     for path, leaf in given.items():
-        if not isinstance(leaf, (Manifold, Mapped)):
+        if not isinstance(leaf, (Embedded, Mapped)):
             raise SpaceError(f"space{_at(path)} must be a manifold such as fokker.Sphere(3), got {leaf!r}.")
     factors, first, first_point = [], 0, 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -180,6 +189,8 @@ def random_params(space: Space, key: Any, dtype: Any = "float32") -> Any:
     def one(leaf: Any, key: Any) -> Array:
         carrier = carrier_of(leaf)
         x = carrier.random_point(key, jnp.dtype(dtype))
+        if not isinstance(x, jax.core.Tracer) and not jnp.isfinite(x).all():
+            raise SpaceError(f"no point of {leaf} was found near the origin of R^n; give one as the start.")
         if not isinstance(leaf, Mapped):
             return x
         return leaf.value(x + carrier.random_tangent(key, x) if isinstance(carrier, Euclidean) else x)

@@ -42,6 +42,7 @@ class Sink(Protocol):
     """Where draws go: memory or a store."""
 
     chunk: int  # draws that are best handed over without crossing a multiple of it
+    failed: int  # draws so far whose proposal was refused since inner iterations failed (``failures``)
 
     def append(self, draws: Advance, chains: Chains) -> None: ...
 
@@ -419,6 +420,7 @@ def run_loop(
             if kept := got.positions.shape[1]:
                 sink.append(got, chains)
             done += kept
+            _check_failures(plan, sink.failed, done)
             count = then or wanted(done)
             pace.made(chains.iteration - before, time.perf_counter() - started)
             report("draws", done, chains, got)
@@ -432,6 +434,22 @@ def run_loop(
             raise chains.diagnose_compensation(failure) from None
         raise chains.diagnose(failure) from None
     return "complete"
+
+
+def failures(info: Any) -> int:
+    """Draws whose proposal was refused since the kernel's inner iterations failed."""
+    return int((~np.asarray(info["converged"], bool)).sum()) if "converged" in info else 0
+
+
+def _check_failures(plan: Plan, failed: int, done: int) -> None:
+    """Failed inner iterations are refused proposals, and no error until they are over half of those of a whole run."""
+    if 2 * failed > plan.draws * plan.chains:
+        raise InputError(
+            f"over half of this run's proposals fail: {failed} of {done * plan.chains} so far were refused, since the "
+            f"inner iterations of {type(plan.kernel).__name__} did not converge or the way back did not lead back. The "
+            f"step size is {getattr(plan.kernel, 'step_size', None)}: try a smaller one, another start (init=...), "
+            "dtype='float64', or a constraint with less curvature. Draws before it are kept."
+        )
 
 
 def _replay_good(chains: Chains, failure: _Diverged | _Uncompensated) -> Advance | None:

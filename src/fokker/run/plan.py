@@ -489,16 +489,25 @@ def _check_space(target: Target, kernel: Kernel, starts: tuple[np.ndarray, ...],
     if target.space is None:
         return
     from fokker.manifolds.euclidean import Euclidean
+    from fokker.manifolds.manifold import Manifold
     from fokker.manifolds.product import product
 
     space = product(target.space, lay.unravel(starts[0]))
     for start in starts:
         space.check(start)
+    name = type(kernel).__name__
     bounded = [f for f in space.factors if not isinstance(f.space, Euclidean)]
+    implicit = [f for f in space.factors if not isinstance(f.carrier, Manifold)]
+    if implicit and not getattr(kernel, "on_constraints", False):
+        how = "follows geodesics" if getattr(kernel, "on_manifolds", False) else "moves in flat space"
+        raise SpaceError(
+            f"{name} {how}, and of {implicit[0].space}, where {implicit[0].name} lies, only a constraint is known; "
+            "take fokker.chmc(), which needs all data, or a manifold whose geodesics are known."
+        )
     if bounded and not getattr(kernel, "on_manifolds", False):
         raise SpaceError(
-            f"{type(kernel).__name__} moves in flat space and would leave {bounded[0].space}, where {bounded[0].name} "
-            "lies; take fokker.sggmc(), fokker.gsgnht() or, with all data, fokker.gmc()."
+            f"{name} moves in flat space and would leave {bounded[0].space}, where {bounded[0].name} lies; take "
+            "fokker.sggmc(), fokker.gsgnht() or, with all data, fokker.gmc()."
         )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from fokker.errors import InputError, StoreError
 from fokker.run.chunks import Variable
 from fokker.run.gradients import control_variates, minibatch
-from fokker.run.loop import Advance, Chains, run_loop
+from fokker.run.loop import Advance, Chains, failures, run_loop
 from fokker.run.plan import Plan, as_chosen, make_plan, plan_again, precision, refuse_unknown
 from fokker.run.progress import Progress
 from fokker.run.result import Run
@@ -215,7 +215,7 @@ def _run(
 
 
 def _loop(plan: Plan, chosen: dict[str, Any], chains: Chains, kept: Store | None, done: int, bar: Progress) -> Run:
-    sink = _Memory(plan) if kept is None else _ToStore(plan, kept)
+    sink = _Memory(plan) if kept is None else _ToStore(plan, kept, chains)
     with kept or nullcontext():  # closes it, too, if Ctrl-C comes a second time
         try:
             bar.start(plan, done)
@@ -245,11 +245,12 @@ class _Memory:
         self._plan = plan
         self._positions: list[np.ndarray] = []
         self._info: list[dict[str, np.ndarray]] = []
-        self.chunk = plan.draws
+        self.chunk, self.failed = plan.draws, 0
 
     def append(self, draws: Advance, chains: Chains) -> None:
         self._positions.append(draws.positions)
         self._info.append(draws.info)
+        self.failed += failures(draws.info)
 
     def datasets(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         plan = self._plan
@@ -262,9 +263,10 @@ class _Memory:
 class _ToStore:
     """Draws streamed to the store; blocks end where its chunks end."""
 
-    def __init__(self, plan: Plan, store: Store) -> None:
-        self._plan, self._store = plan, store
-        self.chunk = store.chunk
+    def __init__(self, plan: Plan, store: Store, chains: Chains) -> None:
+        self._plan, self._store, self.chunk = plan, store, store.chunk
+        counted = store.committed and "converged" in chains.info_types  # else xarray need not be loaded
+        self.failed = failures(store.sample_stats()) if counted else 0
 
     def append(self, draws: Advance, chains: Chains) -> None:
         self._store.append(
@@ -274,3 +276,4 @@ class _ToStore:
             chains.iteration,
             extra=chains.source_state(),
         )
+        self.failed += failures(draws.info)
