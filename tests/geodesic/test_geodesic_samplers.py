@@ -109,7 +109,7 @@ along = lambda s: s.point @ MU
         fokker.sggmc(0.05, integrator="baoab"),
         fokker.gsgnht(0.05),
         fokker.gmc(0.5, leapfrog_steps=4),
-        fokker.chmc(0.5, leapfrog_steps=4),
+        fokker.chmc(0.3, leapfrog_steps=3),
     ],
     ids=["sggmc", "matrix", "diagonal", "baoab", "gsgnht", "gmc", "chmc"],
 )
