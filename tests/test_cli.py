@@ -76,6 +76,43 @@ def test_a_file_without_a_target_is_refused(here):
         call("sample", "missing.py")
 
 
+def main(monkeypatch, *words):
+    """The exit code of the command as it is called."""
+    monkeypatch.setattr("sys.argv", ["fokker", *words])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    return caught.value.code
+
+
+IN_THE_FILE = [
+    ("FILE + bad", "y = 1 / 0", "line 8: y = 1 / 0", "ZeroDivisionError: division by zero"),
+    ("unreadable", "y = = 1", "line 8: y = = 1", "SyntaxError: invalid syntax"),
+    ("input", "target = fokker.glm(X, X)", "line 8: target = fokker.glm(X, X)", "InputError: glm needs X of shape"),
+    ("likelihood", "target = fokker.Target(lambda p: 0.0, lambda p, y: y[undefined], X, start=0.0)",
+     "line 8: target = fokker.Target(", "NameError: name 'undefined' is not defined"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("last, place, what", [case[1:] for case in IN_THE_FILE], ids=[case[0] for case in IN_THE_FILE])
+def test_an_error_of_the_users_file_shows_its_line(here, monkeypatch, capsys, last, place, what):
+    (here / "model.py").write_text(textwrap.dedent(FILE) + "\n" + last + "\n")
+    assert main(monkeypatch, "sample", "model.py", *CALL) == 1
+    said = capsys.readouterr().err
+    assert f"model.py, {place}" in said and what in said
+    assert "Traceback" not in said and "cli.py" not in said and len(said) < 500
+
+
+def test_messages_speak_of_options_not_of_arguments(here, monkeypatch, capsys):
+    (here / "run.zarr").mkdir()
+    call("sample", "model.py", "--store", "run.zarr", *CALL)
+    assert main(monkeypatch, "sample", "model.py", *CALL) == 2
+    said = capsys.readouterr().err
+    assert "--overwrite to delete it" in said and "overwrite=True" not in said
+    assert main(monkeypatch, "sample", "model.py", "--batch-size", "301", "--store", "other.zarr") == 2
+    assert "got --batch-size 301 for 300 rows" in capsys.readouterr().err
+    assert call("sample", "model.py", "--overwrite", *CALL).exit_code == 0
+
+
 def test_errors_are_sentences(here, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["fokker", "audit", "nowhere.zarr"])
     with pytest.raises(SystemExit) as caught:

@@ -39,6 +39,7 @@ _EXPORTS = {
     "Stiefel": "fokker.manifolds.stiefel",
     "check": "fokker.recipe.check",
     "Recipe": "fokker.recipe.recipe",
+    "Grid": "fokker.recipe.recover",
     "recover_curl": "fokker.recipe.recover",
     "control_variates": "fokker.run.gradients",
     "minibatch": "fokker.run.gradients",
@@ -107,6 +108,7 @@ if TYPE_CHECKING:
     from fokker.manifolds.stiefel import Stiefel as Stiefel
     from fokker.recipe.check import check as check
     from fokker.recipe.recipe import Recipe as Recipe
+    from fokker.recipe.recover import Grid as Grid
     from fokker.recipe.recover import recover_curl as recover_curl
     from fokker.run.gradients import control_variates as control_variates
     from fokker.run.gradients import minibatch as minibatch

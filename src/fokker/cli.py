@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import runpy
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -66,7 +70,10 @@ def sample(
     store: Annotated[Path, typer.Option(help="Folder to stream draws to.")] = Path("run.zarr"),
     draws: Annotated[int, typer.Option(help="Kept draws per chain.")] = 1000,
     warmup: Annotated[Optional[int], typer.Option(help="Iterations before the first draw.")] = None,  # noqa: UP045
-    thin: Annotated[int, typer.Option(help="Iterations a draw.")] = 1,
+    thin: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="Iterations a draw; left out, chosen with the step size, or 1."),
+    ] = None,
     chains: Annotated[int, typer.Option()] = 4,
     batch_size: Annotated[Optional[int], typer.Option(help="Rows a step.")] = None,  # noqa: UP045
     seed: Annotated[int, typer.Option()] = 0,
@@ -77,11 +84,12 @@ def sample(
     import fokker
 
     given = _definitions(file)
-    run = fokker.sample(
-        given["target"], given.get("kernel"), gradient=given.get("gradient"), init=given.get("init"), draws=draws,
-        warmup=warmup, thin=thin, chains=chains, batch_size=batch_size, seed=seed, dtype=dtype, store=store,
-        overwrite=overwrite, origin={"path": str(file.resolve()), "sha256": _digest(file)},
-    )  # fmt: skip
+    with _in_the_file(file):
+        run = fokker.sample(
+            given["target"], given.get("kernel"), gradient=given.get("gradient"), init=given.get("init"), draws=draws,
+            warmup=warmup, thin=thin, chains=chains, batch_size=batch_size, seed=seed, dtype=dtype, store=store,
+            overwrite=overwrite, origin={"path": str(file.resolve()), "sha256": _digest(file)},
+        )  # fmt: skip
     show_summary(run)
     show_audit(run)
 
@@ -96,14 +104,15 @@ def resume(run: RunPath, draws: Annotated[int | None, typer.Option(help="Go on t
             f"{run} was not begun by `fokker sample FILE.py`; use fokker.resume(path, target, kernel) in Python."
         )
     given = _given_before(fokker.open(run))
-    done = fokker.resume(
-        run,
-        given["target"],
-        given.get("kernel"),
-        gradient=given.get("gradient"),
-        init=given.get("init"),
-        draws=draws,
-    )
+    with _in_the_file(Path(fokker.open(run).settings["origin"]["path"])):
+        done = fokker.resume(
+            run,
+            given["target"],
+            given.get("kernel"),
+            gradient=given.get("gradient"),
+            init=given.get("init"),
+            draws=draws,
+        )
     show_summary(done)
     show_audit(done)
 
@@ -185,12 +194,55 @@ def _given_before(run: Any) -> dict[str, Any]:
 def _definitions(file: Path) -> dict[str, Any]:
     if not file.exists():
         raise InputError(f"there is no file {file}; give a Python file that defines `target`.")
-    given = runpy.run_path(str(file))
+    with _in_the_file(file):
+        given = runpy.run_path(str(file))
     if "target" not in given:
         raise InputError(
             f"{file} does not define `target`; add target = fokker.Target(log_prior, log_likelihood, data)."
         )
     return given
+
+
+class FileError(FokkerError):
+    """Something that the user's own file raised."""
+
+
+@contextmanager
+def _in_the_file(file: Path) -> Iterator[None]:
+    """What goes wrong in the user's file is said with its own line; the package's own lines tell a user nothing."""
+    try:
+        yield
+    except Exception as error:
+        line = _line_of(file, error)
+        if line is None:
+            raise
+        raise FileError(f"{line}\n{type(error).__name__}: {error}") from error
+
+
+def _line_of(file: Path, error: BaseException) -> str | None:
+    """The last line of the file that led to an error, or to its cause; None if none did."""
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, SyntaxError) and at.filename == str(file):
+            return f"{file}, line {at.lineno}: {(at.text or '').strip()}"
+        for frame in reversed(traceback.extract_tb(at.__traceback__)):
+            if frame.filename == str(file):
+                return f"{file}, line {frame.lineno}: {frame.line}"
+        at = at.__cause__
+    return None
+
+
+OPTIONS = ("draws", "warmup", "thin", "chains", "batch_size", "seed", "dtype", "store")
+
+
+def _in_words_of_the_command(message: str) -> str:
+    """Arguments of Python as options of the command: ``overwrite=True`` is ``--overwrite``."""
+    message = message.replace("overwrite=True", "--overwrite")
+
+    def option(found: re.Match[str]) -> str:
+        return f"--{found[1].replace('_', '-')} {found[2]}".rstrip()
+
+    return re.sub(rf"\b({'|'.join(OPTIONS)})=('?[\w,]*\w'?|)", option, message)
 
 
 def _digest(file: Path) -> str:
@@ -202,8 +254,11 @@ def main() -> None:
     try:
         app()
     except FokkerError as error:
-        Console(stderr=True).print(f"[red]{type(error).__name__}:[/red] {error}")
-        raise SystemExit(2) from None
+        of_the_file = isinstance(error, FileError)
+        name = "" if of_the_file else f"{type(error).__name__}: "
+        say = Text.assemble((name, "red"), _in_words_of_the_command(str(error)))
+        Console(stderr=True).print(say, soft_wrap=True)
+        raise SystemExit(1 if of_the_file else 2) from None
 
 
 if __name__ == "__main__":

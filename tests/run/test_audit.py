@@ -6,6 +6,7 @@ The targets here are small and their posteriors known; thirty larger runs are in
 import dataclasses
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ import pytest
 import fokker
 from experiments.audit import runs, table
 from fokker.errors import InputError
-from fokker.run.audit import Audit, Finding, verdict
+from fokker.run.audit import Audit, Finding, posterior, verdict
 from fokker.run.audit.draws import Draws, of_draws
+from fokker.run.audit.score import score_identities
 
 ROWS, PRECISION = 500, np.array([1.0, 1.5])
 RIGHT = {"draws": 1000, "warmup": 400, "thin": 20, "batch_size": 50, "progress": False}
@@ -33,8 +35,8 @@ def two_wells(theta):
     return jnp.logaddexp(first, -0.5 * ((theta - 15.0) ** 2).sum())
 
 
-def audit_of(kernel, posterior=None, seconds=2.0, **settings):
-    run = fokker.sample(target() if posterior is None else posterior, kernel, **{**RIGHT, **settings})
+def audit_of(kernel, of=None, seconds=2.0, **settings):
+    run = fokker.sample(target() if of is None else of, kernel, **{**RIGHT, **settings})
     return run.audit(seconds=seconds)
 
 
@@ -169,6 +171,104 @@ def test_a_trend_is_seen_and_noise_is_not():
     assert by_name(moving)["trend"].verdict == "fail"
     assert abs(by_name(moving)["trend"].value - 2 / 3 / np.sqrt(1 + 1 / 12)) < 0.3
     assert sum(by_name(still(seed))["trend"].verdict != "ok" for seed in range(40)) <= 3
+
+
+def test_an_error_beyond_its_limit_that_may_be_chance_says_so():
+    """One sd of a few draws is off by more than the limit; nothing says that the law is."""
+    errors, ses = np.array([0.07, 0.01]), np.array([0.04, 0.01])
+    value, i, colour = verdict.worst(errors, ses, (0.05, 0.10))
+    assert (value, i, colour) == (0.07, 0, "ok")
+    assert verdict.excused(colour, value, (0.05, 0.10)) == " Beyond the limit, within its error."
+    assert verdict.excused("ok", 0.04, (0.05, 0.10)) == verdict.excused("warn", 0.07, (0.05, 0.10)) == ""
+    noisy = np.random.default_rng(3).standard_normal((2, 60, 3))
+    trends = [
+        next(f for f in of_draws(Draws.from_array(noisy[:, s:], list("abc"))) if f.name == "trend") for s in (0, 9)
+    ]
+    for trend in trends:
+        assert trend.verdict == "ok"
+        assert ("within its error" in trend.evidence) == (abs(trend.value) > trend.threshold)
+    assert any("within its error" in trend.evidence for trend in trends)
+
+
+def at_draws(points, density):
+    """Exact gradients at independent draws (n, d), as four chains of the audit."""
+    x = Draws.from_array(points.reshape(4, -1, points.shape[1]), [f"x{i}" for i in range(points.shape[1])])
+    gradients = np.asarray(jax.vmap(jax.grad(lambda p: -density(p)))(jnp.asarray(x.flat)))
+    where = np.array([(c, t) for c in range(4) for t in range(len(points) // 4)])
+    return x, posterior.AtDraws(where, gradients, score_identities(x.positions, where, gradients))
+
+
+def funnel(scale):
+    """Neal's funnel: v ~ N(0, scale^2), x | v ~ N(0, e^v), with exact draws."""
+    v, z = scale * np.random.default_rng(0).standard_normal(1000), np.random.default_rng(1).standard_normal((1000, 5))
+    density = lambda p: -0.5 * (p[0] / scale) ** 2 - 0.5 * jnp.sum(p[1:] ** 2) * jnp.exp(-p[0]) - 2.5 * p[0]
+    return np.column_stack([v, z * np.exp(v / 2)[:, None]]), density
+
+
+def regression():
+    """Logistic, 60 rows, with draws of its normal approximation."""
+    X = np.random.default_rng(2).standard_normal((60, 3))
+    y = np.random.default_rng(3).random(60) < 0.5
+    density = lambda p: jnp.sum(y * (X @ p) - jnp.logaddexp(0.0, X @ p)) - jnp.sum(p**2) / 200
+    mode = jnp.zeros(3)
+    for _ in range(10):
+        mode = mode - jnp.linalg.solve(jax.hessian(density)(mode), jax.grad(density)(mode))
+    covariance = np.linalg.inv(-np.asarray(jax.hessian(density)(mode)))
+    return np.random.default_rng(4).multivariate_normal(np.asarray(mode), covariance, 1000), density
+
+
+@pytest.mark.parametrize(
+    "made, colour", [(funnel(3.0), "warn"), (funnel(2.0), "warn"), (funnel(0.3), "ok"), (regression(), "ok")],
+    ids=["Neal's funnel", "narrower", "all but normal", "regression"],
+)  # fmt: skip
+def test_curvature_that_differs_between_draws_asks_for_another_tool(made, colour):
+    finding = posterior.even_curvature(*at_draws(*made))
+    assert finding.verdict == colour, finding
+    assert ("NUTS" in finding.evidence and "non-centred" in finding.evidence) == (colour == "warn")
+    if colour == "ok":
+        assert abs(finding.value - 1) < 0.35
+
+
+class Rewinding:
+    """Batches of rows drawn with replacement that can be taken up anywhere."""
+
+    def __init__(self, rows, size):
+        self.rows, self.size, self.count = rows, size, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.count += 1
+        return np.random.default_rng(self.count).choice(self.rows, self.size)
+
+    def state(self):
+        return {"count": self.count}
+
+    def restore(self, state):
+        self.count = state["count"]
+
+
+def test_what_an_iterator_does_not_allow_is_said_and_the_rest_is_measured():
+    rows = np.random.default_rng(0).normal(1, 1, 2000).astype(np.float32)
+    once = (batch for batch in Rewinding(rows, 100))
+    measured = {}
+    for name, batches in (("rewinding", Rewinding(rows, 100)), ("once", once)):
+        source = fokker.IteratorSource(batches, 2000)
+        normal = fokker.Target(lambda p: 0.0 * p, lambda p, y: -0.5 * (y - p) ** 2, source, start=np.ones(()))
+        kernel = fokker.sgld(1e-4)
+        run = fokker.sample(normal, kernel, share_batches=True, draws=200, thin=20, warmup=200, batch_size=100,
+                            progress=False)  # fmt: skip
+        measured[name] = {f.name: f for f in run.audit(seconds=2).findings}
+        missing = [f.evidence for f in measured[name].values() if f.verdict == "not measured"]
+        assert len(missing) == {"rewinding": 7, "once": 9}[name] and all("iterator" in words for words in missing)
+    assert "effective draws" in measured["once"]
+    found = measured["rewinding"]
+    # V = N^2 / n, so that eps V / 2 = 2: the variance is trebled, but for what the step makes of it
+    share = 1e-4 * 2000**2 / 100 / 2
+    assert abs(found["noise share"].value / share - 1) < 0.15
+    assert found["gradient noise"].verdict == "fail"
+    assert abs(found["gradient noise"].value / (np.sqrt(1 + share) - 1) - 1) < 0.1
 
 
 @pytest.mark.slow

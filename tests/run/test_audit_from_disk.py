@@ -1,7 +1,10 @@
 """A stored run is audited with its target alone: where chains are is known from their draws, not from ``init``."""
 
-from typing import NamedTuple
+import dataclasses
+import json
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,6 +36,8 @@ NESTED = {
     "list in dicts": (lambda p: normal(p["a"]["w"][1], *p["b"]), {"a": {"w": [0.0, np.ones(2)]}, "b": (1.0,)}),
     "names with dots": (lambda p: normal(p["a.b"], p["c"]), {"a.b": np.zeros(2), "c": 0.0}),
     "named fields": (lambda p: normal(p.first, p.second), Pair(np.zeros(2), np.zeros(3))),
+    "named fields in a dict": (lambda p: normal(p["a"].first, p["a"].second), {"a": Pair(np.zeros(2), np.zeros(3))}),
+    "numbers as keys": (lambda p: normal(p[2], p[10]), {10: np.zeros(2), 2: 0.0}),
 }
 
 
@@ -67,15 +72,39 @@ def test_a_stored_run_is_audited_without_its_init(tmp_path):
         fokker.open(path).audit(target=target_of_rows(), kernel=fokker.sgld(1e-4))
 
 
-def test_what_cannot_be_nested_asks_for_init(tmp_path):
-    density = lambda p: normal(p["a"].first, p["a"].second)  # names in a dict, and names in a tuple
-    init, path = {"a": Pair(np.zeros(2), np.zeros(3))}, tmp_path / "run.zarr"
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Own:
+    """A class that JSON cannot name."""
+
+    first: Any
+    second: Any
+
+
+def test_parameters_in_a_class_of_ones_own_ask_for_init(tmp_path):
+    density = lambda p: normal(p["a"].first, p["a"].second)
+    init, path = {"a": Own(np.zeros(2), np.zeros(3))}, tmp_path / "run.zarr"
     target = fokker.Target.from_log_density(density)
     fokker.sample(target, KERNEL, init=init, chains=2, **SHORT, store=path)
     opened = fokker.open(path)
-    with pytest.raises(InputError, match=r"names a\.second, a\.first \(.*attribute.*pass the init= of the run"):
+    assert opened.settings["structure"] is None
+    with pytest.raises(
+        InputError, match=r"how the parameters a\.first, a\.second were nested.*pass the init= of the run"
+    ):
         opened.audit(target=target, kernel=KERNEL)
     assert _plan_again(opened, target, KERNEL, None, init).layout.size == 5
+
+
+def test_a_store_from_before_structures_were_kept_opens_and_goes_on(tmp_path):
+    target, path = fokker.Target.from_log_density(normal), tmp_path / "run.zarr"
+    fokker.sample(target, KERNEL, init=np.zeros(3), chains=2, **SHORT, store=path)
+    kept = json.loads((path / "run.json").read_text())
+    del kept["settings"]["structure"], kept["settings"]["versions"]
+    (path / "run.json").write_text(json.dumps(kept))
+    run = fokker.resume(path, target, KERNEL, init=np.zeros(3), draws=9, progress=False)
+    assert run.draws.sizes["draw"] == 9
+    with pytest.raises(InputError, match="pass the init="):
+        fokker.open(path).audit(target=target, kernel=KERNEL)
 
 
 def test_a_run_without_draws_is_no_sample(tmp_path, monkeypatch):

@@ -145,6 +145,19 @@ REFUSED = [
     ("rows in words", dict(batch_size="10"), "batch_size must be >= 1, a whole number or None; got '10'"),
     ("no rows a step", dict(batch_size=0), "batch_size must be >= 1"),
     ("chains as a switch", dict(chains=True), "chains must be a whole number >= 1, got True"),
+    ("draws in words", dict(draws="5"), "draws must be a whole number >= 1, got '5'"),
+    ("draws in words, no warm-up given", dict(draws="5", warmup=None), "draws must be a whole number >= 1, got '5'"),
+    ("warm-up in words", dict(warmup="5"), "warmup must be a whole number >= 0, got '5'"),
+    ("half a warm-up", dict(warmup=0.5), "warmup must be a whole number >= 0, got 0.5"),
+    ("thin in words", dict(thin="2"), "thin must be a whole number >= 1, got '2'"),
+    ("half a thinning", dict(thin=2.0), "thin must be a whole number >= 1, got 2.0"),
+    ("chains in words", dict(chains="2"), "chains must be a whole number >= 1, got '2'"),
+    ("seed in words", dict(seed="1"), "seed must be a whole number, got str"),
+    ("half a seed", dict(seed=1.0), "seed must be a whole number, got float"),
+    ("exactness in words", dict(sd_error="2 %"), "sd_error must be > 0 and finite, got '2 %'"),
+    ("exactness of 4", dict(sd_error=4), "sd_error must be below 1, got 4"),
+    ("overwriting in words", dict(overwrite="no"), "overwrite must be True or False, got 'no'"),
+    ("progress in words", dict(progress="no"), "progress must be True or False, got 'no'"),
     ("half a draw", dict(draws=2.5), "draws must be a whole number >= 1, got 2.5"),
     ("seed below 0", dict(seed=-1), r"seed must lie between 0 and 2\*\*64 - 1, got -1"),
     ("seed too large", dict(seed=2**64), "got 18446744073709551616; others would be taken modulo"),
@@ -206,6 +219,8 @@ REFUSED = [
     ("order", dict(batches="nonsense"), "batches must be 'epochs' or 'independent', got 'nonsense'"),
     ("order without batches", dict(kernel=HMC, batches="epochs"),
      "batches was given, but hmc uses all rows in every step"),
+    ("epochs compensated", dict(gradient=fokker.minibatch("diagonal"), batches="epochs"),
+     r"batches='epochs' was given with noise='diagonal'.*Leave batches out, or take minibatch\(noise='none'\)"),
     ("no batches to share", dict(kernel=HMC, share_batches=True), "share_batches was given, but hmc uses all rows"),
     ("order without rows", dict(target=SCALAR, init=0.0, batches="epochs"),
      "batches was given, but the target has no rows"),
@@ -299,6 +314,24 @@ def test_a_list_may_be_the_parameters(chains):
         run = fokker.sample(target, fokker.sgld(1e-12), init=init, **{**QUIET, "chains": chains, "warmup": 0})
         assert list(run.draws) == names
         np.testing.assert_allclose(run.draws[names[1]], -1, atol=1e-3)
+
+
+def test_every_other_door_refuses_what_it_cannot_count(tmp_path):
+    run = fokker.sample(GLM, SGLD, **QUIET, store=tmp_path / "run.zarr")
+    for call, message in (
+        (lambda: fokker.resume(tmp_path / "run.zarr", GLM, SGLD, draws="5"), "draws must be >= 1, a whole .* got '5'"),
+        (lambda: fokker.resume(5, GLM, SGLD), "opened by the path of its folder, got int"),
+        (lambda: fokker.open(None), "opened by the path of its folder, got NoneType"),
+        (lambda: fokker.sample(GLM, SGLD, **QUIET, store=5), "store must be the path of a folder, got int"),
+        (lambda: run.audit(seed="1"), "seed must be >= 0, a whole number; got '1'"),
+        (lambda: run.audit(seconds="5"), "seconds must be a number > 0, got '5'"),
+        (lambda: run.plot_trace(entries="6"), "entries must be >= 1, a whole number; got '6'"),
+        (lambda: fokker.IteratorSource([Y], "60"), "size must be >= 1, a whole number or None; got '60'"),
+        (lambda: fokker.array_source({"y": Y}, pool_bytes="64"), "pool_bytes must be >= 1, a whole number; got '64'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+    assert run.summary("beta").equals(run.summary(["beta"]))
 
 
 def test_whole_numbers_may_be_those_of_numpy(tmp_path):

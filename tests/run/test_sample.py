@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ import pytest
 
 import fokker
 from fokker.errors import InputError, NonFiniteError, StoreError
+from fokker.run import sample as sample_module
 from fokker.run.loop import Chains
 from fokker.run.plan import make_plan
 
@@ -104,6 +106,25 @@ def test_a_tuned_run_resumes_with_what_was_chosen(tmp_path):
     assert short.settings["chosen"]["kernel"]["step_size"] > 0
     got = fokker.resume(tmp_path / "run.zarr", TARGET, fokker.sghmc(), **settings, draws=60, progress=False)
     assert (beta(got) == want).all()
+
+
+def test_other_versions_are_named_when_a_run_goes_on_and_kept(tmp_path, monkeypatch):
+    path, short = tmp_path / "run.zarr", {**QUIET, "draws": 20}
+    want = beta(fokker.sample(TARGET, SGLD, **QUIET))
+    fokker.sample(TARGET, SGLD, **short, store=path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fokker.resume(path, TARGET, SGLD, draws=30, progress=False)  # the same versions: not a word
+    now = sample_module._versions()
+    assert set(now) == {"fokker", "jax", "jaxlib", "numpy", "numba"}
+    monkeypatch.setattr(sample_module, "_versions", lambda: now | {"jax": "0.0.1", "numba": "9.9"})
+    with pytest.warns(UserWarning, match=rf"jax {now['jax']} \(now 0\.0\.1\), numba {now['numba']} \(now 9\.9\)"):
+        fokker.resume(path, TARGET, SGLD, draws=40, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = fokker.resume(path, TARGET, SGLD, draws=60, progress=False)  # said once
+    assert run.settings["resumed_with"] == [{"draws": 30, "versions": now | {"jax": "0.0.1", "numba": "9.9"}}]
+    assert (beta(run) == want).all()
 
 
 def test_chains_that_share_batches_are_those_that_run_alone_on_them(monkeypatch):

@@ -8,6 +8,8 @@ from numpy.testing import assert_allclose
 
 from fokker.errors import InputError
 from fokker.run.gradients import minibatch
+from fokker.run.result import weighted_row
+from fokker.run.sample import sample
 from fokker.sgmcmc.psgld import psgld
 from fokker.sgmcmc.schedules import constant, cyclical, polynomial
 from fokker.sgmcmc.sgfs import sgfs
@@ -63,6 +65,40 @@ def test_weighted_by_their_steps_the_draws_of_a_polynomial_schedule_lose_the_bia
     first_order = np.array([A / 2 * (eps[:n] ** 2).sum() / eps[:n].sum() for n in lengths])
     assert_allclose(weighted, first_order, rtol=0.15)
     assert first_order[-1] < 0.02 < 0.3 < 1 / (1 - 0.3 * A / 2) - 1  # the last: the bias of the first step kept
+
+
+def test_the_summary_of_a_run_with_decreasing_steps_is_weighted_by_them(x64):
+    """From far off, where weighted and unweighted means differ: E of both, and the error of the first, are known."""
+    kernel, count, start = sgld(0.3, polynomial(b=5.0, c=0.6)), 400, 30.0
+    M, F, eps = steps_of(kernel, count)
+    m, spread = start * np.cumprod(M), np.zeros((count, count))  # of the draw after each step
+    for t in range(count):
+        before = spread[t - 1] if t else np.zeros(count)
+        spread[t, :t] = spread[:t, t] = M[t] * before[:t]
+        spread[t, t] = M[t] ** 2 * before[t - 1] + F[t] ** 2 if t else F[t] ** 2
+    w, chains = eps / eps.sum(), 20
+    run = sample(
+        LINE, kernel, init=np.full(1, start), draws=count, warmup=0, thin=1, chains=chains, dtype="float64",
+        progress=False,
+    )  # fmt: skip
+    row = run.summary().loc["theta[0]"]
+    x = run.draws["theta"].values[..., 0]
+    assert_allclose(run.weights, eps / eps.mean(), rtol=1e-12)
+    assert_allclose(row["mean"], (w * x).sum(1).mean(), rtol=1e-10)
+    assert_allclose(row["sd"] ** 2, (w * (x - row["mean"]) ** 2).sum(1).mean(), rtol=1e-10)
+    error = np.sqrt(w @ spread @ w / chains)
+    assert abs(row["mean"] - w @ m) < 4 * error < abs(w @ m - m.mean()) / 2
+    fewer = run.draws["theta"].values[:, 100:, 0]  # past the way in: what the standard error is of
+    late = eps[100:] / eps[100:].sum()
+    assert_allclose(
+        weighted_row(fewer, late * late.size)["mcse"], np.sqrt(late @ spread[100:, 100:] @ late / chains), rtol=0.3
+    )
+
+
+def test_draws_of_steps_that_do_not_decrease_count_alike():
+    settings = dict(draws=8, warmup=0, thin=1, chains=1, progress=False, init=np.zeros(1))
+    for schedule in (constant(), cyclical(8)):
+        assert sample(LINE, sgld(0.1, schedule), **settings).weights is None
 
 
 def test_a_cyclical_schedule_explores_without_noise_then_samples(x64):

@@ -37,6 +37,7 @@ import numpy as np
 
 from fokker.errors import InputError
 from fokker.numeric import random
+from fokker.sgmcmc.checks import check_count
 
 Batch = Any  # a pytree of NumPy arrays with one leading axis of rows
 
@@ -103,6 +104,7 @@ class PagedSource:
     streams = None
 
     def __init__(self, pages: _Pages, pool_bytes: int = POOL_BYTES):
+        check_count("pool_bytes", pool_bytes, 1)
         self._pages = pages
         self._row_bytes = sum(_row_bytes(leaf) for leaf in pages.leaves)
         largest = int(np.diff(pages.bounds).max()) * self._row_bytes
@@ -236,6 +238,7 @@ def array_source(data: Any, *, pool_bytes: int = POOL_BYTES) -> PagedSource:
     if any(chunked):
         page = max(chunks[0] for chunks in chunked if chunks)
     else:
+        check_count("pool_bytes", pool_bytes, 1)
         page = max(1, min(PAGE_BYTES, pool_bytes // 16) // max(1, sum(_row_bytes(r) for r in rows)))
     bounds = np.append(np.arange(0, size, page, dtype=np.int64), size)
 
@@ -412,10 +415,12 @@ class IteratorSource:
     def __init__(self, batches: Iterable[Any], size: int | None = None):
         if not hasattr(batches, "__iter__"):
             raise InputError(f"batches must be an iterable, got {type(batches).__name__}.")
+        check_count("size", size, 1, optional=True)
         self._iterable = batches
         self._iterator = iter(batches)
         self._again = self._iterator is not batches
         self.resumable = callable(getattr(batches, "state", None)) and callable(getattr(batches, "restore", None))
+        self.restartable = self.resumable or self._again
         if size is None and hasattr(getattr(batches, "dataset", None), "__len__"):
             size = len(batches.dataset)  # type: ignore[attr-defined]
         self.size = size

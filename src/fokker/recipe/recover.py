@@ -46,8 +46,12 @@ _PERIODIC = 1e-9  # largest difference between opposite faces of a periodic box
 
 @dataclass(frozen=True)
 class Grid:
-    """A box [lower, upper) with `points` per axis; `periodic` says that the density lives on a torus of that
-    size.
+    """A box [lower, upper) with `points` per axis (a number, or one for each axis), in 1 to 3 dimensions, on which
+    `recover_curl` evaluates its functions.
+
+    The box has to hold the density (below 1e-8 of its maximum at every face: six or seven sd each way of a normal) and
+    the spacing to resolve it (two or three points an sd and more where it bends). `periodic` says that the density
+    lives on a torus of that size; the box is then one period.
 
     >>> Grid((-7.0, -7.0), (7.0, 7.0), 128).shape
     (128, 128)
@@ -160,7 +164,8 @@ def recover_curl(
 ) -> Curl:
     """A curl Q such that drift = -(D + Q) grad H + Gamma with H = -log_density, on a grid, in float64.
 
-    `drift(z)` is (n,), `D(z)` is (n, n) or a constant, `log_density(z)` a scalar up to a constant. `method`
+    `drift(z)` is (n,), `D(z)` is (n, n) or a constant, `log_density(z)` a scalar up to a constant. `grid` is the
+    box and the points on which they are evaluated: `fokker.Grid(lower, upper, points)`. `method`
     is the Fourier construction, or in two dimensions the integral along the second axis, of order four in the
     spacing. Q is given where p exceeds `floor` of its maximum.
 

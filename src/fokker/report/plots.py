@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fokker.errors import InputError
+from fokker.sgmcmc.checks import check_count
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#444444")  # Okabe & Ito
 PATH_POINTS = 2000  # of a chain's path; more cannot be seen
@@ -21,6 +22,7 @@ def plot_trace(run: Any, names: Sequence[str] | None = None, entries: int = 6) -
         raise InputError(
             "pictures need matplotlib, which is not installed; try: pip install 'fokker[plot]'."
         ) from error
+    check_count("entries", entries, 1)
     shown = run.entries(names)[:entries]
     figure = Figure(figsize=(10, 1.1 + 1.5 * len(shown)), layout="constrained")
     axes = figure.subplots(len(shown), 2, squeeze=False, width_ratios=(1, 2))

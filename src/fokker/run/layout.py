@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, OrderedDict, namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ class Layout:
     variables: tuple[Variable, ...]
     unravel: Callable[[Any], Any]
     size: int
+    structure: Any = None  # of the pytree, as JSON (``structure_of``); None where JSON cannot say it
 
     def split(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
         """(..., d) -> {name: (..., *shape)}."""
@@ -70,7 +71,7 @@ def layout(position: Any, labels: Mapping[str, Sequence[str]] | None = None) -> 
         first = variables[-1].last
     _check_names(variables)
     vector, unravel = ravel_pytree(position)
-    return Layout(tuple(variables), unravel, vector.size)
+    return Layout(tuple(variables), unravel, vector.size, structure_of(position))
 
 
 def _check_names(variables: Sequence[Variable]) -> None:
@@ -101,3 +102,38 @@ def _part(entry: Any) -> str:
         if hasattr(entry, attribute):
             return str(getattr(entry, attribute))
     return str(entry)
+
+
+def structure_of(tree: Any) -> Any:
+    """How a pytree of dicts, tuples and lists is nested, as JSON; None if it holds anything else.
+
+    ``"leaf"``, or [kind, parts] in the order in which JAX goes through them; parts of a dict are [key, structure].
+    """
+    if isinstance(tree, dict):
+        if type(tree) not in (dict, OrderedDict) or not all(type(key) in (str, int) for key in tree):
+            return None
+        keys = list(tree) if isinstance(tree, OrderedDict) else sorted(tree)
+        kind, parts = type(tree).__name__, [[key, structure_of(tree[key])] for key in keys]
+        return None if any(below is None for _, below in parts) else [kind, parts]
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        kind, parts = "namedtuple", [[name, structure_of(part)] for name, part in zip(tree._fields, tree, strict=True)]
+        return None if any(below is None for _, below in parts) else [kind, parts]
+    if tree is None or type(tree) in (tuple, list):
+        parts = [structure_of(part) for part in tree or ()]
+        return None if None in parts else [type(tree).__name__, parts]
+    return "leaf" if jax.tree_util.all_leaves([tree]) else None
+
+
+def nested(structure: Any, leaves: Iterator[Any]) -> Any:
+    """The pytree of a structure with these leaves."""
+    if structure == "leaf":
+        return next(leaves)
+    kind, parts = structure
+    if kind in ("tuple", "list"):
+        return (tuple if kind == "tuple" else list)(nested(part, leaves) for part in parts)
+    if kind == "NoneType":
+        return None
+    items = {key: nested(part, leaves) for key, part in parts}
+    if kind == "namedtuple":
+        return namedtuple("Parameters", items)(**items)
+    return OrderedDict(items) if kind == "OrderedDict" else items

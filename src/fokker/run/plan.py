@@ -49,6 +49,7 @@ KNOWN_ELSEWHERE = {
     "minibatch_size": "batch_size",
     "thinning": "thin",
 }
+MOST_WARMUP = 10_000  # iterations of a warm-up that nobody chose
 SETTINGS = ("warmup", "thin", "chains", "batch_size", "batches", "share_batches", "seed", "dtype")
 
 
@@ -91,6 +92,7 @@ class Plan:
             "share_batches": self.share_batches,
             "resumable": self.source is None or self.source.resumable,
             "variables": {v.name: list(v.shape) for v in self.layout.variables},
+            "structure": self.layout.structure,
         }
 
     def settings(self) -> dict[str, Any]:
@@ -171,13 +173,15 @@ def plan_again(
     draws: int | None = None,
 ) -> Plan:
     """The plan of a run from its settings and what cannot be stored."""
-    kernel, gradient = sghmc() if kernel is None else kernel, minibatch() if gradient is None else gradient
+    kernel = sghmc() if kernel is None else kernel
+    if gradient is None:  # that of a run that was left the choice, or the default
+        gradient = control_variates() if settings["chosen"].get("gradient") == "control_variates" else minibatch()
     for name, given in (("kernel", kernel), ("gradient", gradient)):
         stored = settings[name]["name"]
         if type(given).__name__ != stored:
             raise StoreError(
                 f"the run was made with {name}=fokker.{stored}(...), now it is {type(given).__name__}; pass the {name} "
-                "the run, with the settings that it was given then."
+                "of the run, with the settings that it was given then."
             )
     plan = make_plan(
         target,
@@ -204,6 +208,11 @@ def as_chosen(plan: Plan, chosen: dict[str, Any]) -> Plan:
     return dataclasses.replace(plan, kernel=kernel, gradient=gradient, starts=starts)
 
 
+def default_warmup(draws: int, thin: int) -> int:
+    """As many iterations as are kept, within a bound."""
+    return min(draws * thin, MOST_WARMUP)
+
+
 def refuse_unknown(unknown: Mapping[str, Any], known: list[str]) -> None:
     """An InputError that names the argument that was probably meant."""
     for name in unknown:
@@ -219,7 +228,7 @@ def make_plan(
     *,
     init: Any,
     draws: int,
-    warmup: int,
+    warmup: int | None,
     thin: int,
     chains: int,
     batch_size: int | None,
@@ -232,12 +241,13 @@ def make_plan(
     _check_methods(kernel, gradient)
     for name, value, least in (
         ("draws", draws, 1),
-        ("warmup", warmup, 0),
+        ("warmup", 0 if warmup is None else warmup, 0),
         ("thin", thin, 1),
         ("chains", chains, 1),
     ):
         if not is_whole(value) or value < least:
             raise InputError(f"{name} must be a whole number >= {least}, got {value!r}.")
+    warmup = default_warmup(int(draws), int(thin)) if warmup is None else warmup
     check_count("batch_size", batch_size, 1, optional=True)
     batch_size = None if batch_size is None else int(batch_size)
     if not isinstance(dtype, str) or dtype not in ("float32", "float64"):
@@ -252,6 +262,12 @@ def make_plan(
     _check_space(target, kernel, starts, lay)
     _check_shapes(target, kernel, starts, lay)
     _check_unused(target, kernel, source, batches, share_batches)
+    if batches == "epochs" and gradient.noise != "none":
+        raise InputError(
+            f"batches='epochs' was given with noise={gradient.noise!r}: within an epoch the noise of batches cancels, "
+            "and to compensate for it as if they were independent makes the draws too narrow. Leave batches out, or "
+            f"take {type(gradient).__name__}(noise='none')."
+        )
     full_data = bool(getattr(kernel, "full_data", False))
     if target.log_likelihood is None:
         if batch_size is not None:

@@ -70,12 +70,19 @@ class Run:
         return self._load_stats()
 
     def summary(self, names: Sequence[str] | None = None) -> Any:
-        """A pandas DataFrame, a row an entry: mean, sd, quantiles, MCSE of the mean, bulk and tail ESS, R-hat."""
+        """A pandas DataFrame, a row an entry: mean, sd, quantiles, MCSE of the mean, bulk and tail ESS, R-hat.
+
+        Where the step size decreased, mean, sd and quantiles are weighted by it (``weights``), and the ESS is what the
+        weighted mean and the weighted quantiles are worth.
+        """
         import pandas as pd
         from arviz_stats.base import array_stats
 
-        rows = {}
+        rows, weights = {}, self.weights
         for label, x in self.entries(names):
+            if weights is not None:
+                rows[label] = weighted_row(x, weights)
+                continue
             with np.errstate(invalid="ignore", divide="ignore"):
                 rows[label] = {
                     "mean": x.mean(),
@@ -89,9 +96,29 @@ class Run:
                 }
         return pd.DataFrame.from_dict(rows, orient="index")
 
+    @property
+    def weights(self) -> np.ndarray | None:
+        """(draws,) weights of the draws, of mean 1, where the step size decreased from draw to draw; else None.
+
+        A draw stands for the time that its step covers: sum eps_t f(theta_t) / sum eps_t is the estimate of E f
+        (Welling & Teh 2011), since later draws, a smaller step apart, repeat each other more. The draws of a cyclical
+        schedule count alike.
+        """
+        stats = self.stats
+        schedule = self.settings["kernel"].get("schedule")
+        cycles = isinstance(schedule, Mapping) and schedule["name"] == "cyclical"
+        if cycles or "step_size" not in stats or stats.sizes.get("draw", 0) < 2:
+            return None
+        steps = np.asarray(stats["step_size"][0], np.float64)
+        if not (np.diff(steps) <= 0).all() or steps[-1] == steps[0]:
+            return None
+        return steps / steps.mean()
+
     def entries(self, names: Sequence[str] | None = None) -> list[tuple[str, np.ndarray]]:
         """(label, (chains, draws) float64) for every scalar entry of the variables asked for."""
         draws = self.draws
+        if isinstance(names, str):
+            names = [names]
         wanted = list(draws.data_vars) if names is None else list(names)
         unknown = [n for n in wanted if n not in draws.data_vars]
         if unknown:
@@ -133,6 +160,37 @@ class Run:
     def __str__(self) -> str:
         """And in words what the run chose itself."""
         return "\n".join([repr(self), *self.settings.get("chosen", {}).get("why", {}).get("words", [])])
+
+
+def weighted_row(x: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+    """The summary of draws (chains, draws) with weights (draws,) of mean 1.
+
+    The standard error of a weighted mean is that of the mean of w (x - m), and the ESS is variance over its square.
+    """
+    from arviz_stats.base import array_stats
+
+    def error(values: np.ndarray, mean: float) -> float:
+        return float(array_stats.mcse(weights * (values - mean), chain_axis=0, draw_axis=1, method="mean"))
+
+    order = np.argsort(x, axis=None)
+    level = np.cumsum(np.broadcast_to(weights, x.shape).ravel()[order]) / x.size
+    quantile = lambda q: float(x.ravel()[order[min(int(np.searchsorted(level, q)), x.size - 1)]])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = float((weights * x).mean())
+        variance = float((weights * (x - mean) ** 2).mean())
+        low, high, mcse = quantile(0.05), quantile(0.95), error(x, mean)
+        shares = [(x <= low, 0.05), (x <= high, 0.95)]
+        tails = [q * (1 - q) / np.square(error(below, float((weights * below).mean()))) for below, q in shares]
+        return {
+            "mean": mean,
+            "sd": np.sqrt(variance),
+            "5%": low,
+            "95%": high,
+            "mcse": mcse,
+            "ess_bulk": variance / np.square(mcse),
+            "ess_tail": min(tails),
+            "r_hat": float(array_stats.rhat(x, chain_axis=0, draw_axis=1)) if len(x) > 1 else np.nan,
+        }
 
 
 def dataset(variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> xr.Dataset:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +20,12 @@ from fokker.run.plan import Plan, as_chosen, make_plan, plan_again, precision, r
 from fokker.run.progress import Progress
 from fokker.run.result import Run
 from fokker.run.store import Store
+from fokker.sgmcmc.checks import check_count, check_number
 from fokker.sgmcmc.sghmc import sghmc
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from fokker.data.batches import Order
     from fokker.sgmcmc.kernel import Gradient, Kernel
     from fokker.target import Target
@@ -34,12 +39,12 @@ def sample(
     init: Any = None,
     draws: int = 1000,
     warmup: int | None = None,
-    thin: int = 1,
+    thin: int | None = None,
     chains: int = 4,
     batch_size: int | None = None,
     batches: Order | None = None,
     share_batches: bool = False,
-    sd_error: float = 0.04,
+    sd_error: float | None = None,
     seed: int = 0,
     dtype: str = "float32",
     store: str | Path | None = None,
@@ -51,38 +56,46 @@ def sample(
     """Draw from a posterior.
 
     target: what is sampled. kernel: how to move (``fokker.sghmc()``, the default, ``fokker.sgld(...)``, ...); a kernel
-    without a step size is tuned first. gradient: how a batch becomes a gradient (``fokker.minibatch()``).
+    without a step size is tuned first. gradient: how a batch becomes a gradient; left out, a run that is tuned takes
+    ``fokker.control_variates()`` where that is predicted to pay, and any other ``fokker.minibatch()``.
     init: pytree of arrays, a list of one per chain, or a function of a JAX key. draws: kept draws per chain, one every
-    ``thin`` iterations after ``warmup`` iterations (default: as many as are kept, at most 10,000).
+    ``thin`` iterations after ``warmup`` iterations (default: as many as are kept, at most 10,000). thin: left out, a
+    run that is tuned takes what makes its draws nearly independent, within a bound, and any other 1.
     batch_size: rows a step (default: a thousandth of the rows in memory, at least 100; of rows on disk 100).
-    sd_error: largest relative error of a posterior sd, as predicted, that tuning may trade for speed.
+    sd_error: largest relative error of a posterior sd, as predicted, that tuning may trade for speed (default: 0.04,
+    and 0.01 where ``thin`` is left open too).
     batches: "epochs" or "independent" (docs: how rows are mixed). share_batches: all chains see the same rows, which is
     faster and makes their errors common. dtype: "float32" or "float64". store: a folder to stream draws to; such a run
-    can be resumed after any interruption and its draws do not change. origin: words to keep in the store, such as the
-    file that began the run.
+    can be resumed after any interruption and its draws do not change. overwrite: replace a run that is stored there.
+    origin: words to keep in the store, such as the file that began the run.
     Ctrl-C returns what there is.
     """
     refuse_unknown(unknown, [p for p in inspect.signature(sample).parameters if p != "unknown"])
+    for name, value in (("overwrite", overwrite), ("progress", progress)):
+        if not isinstance(value, (bool, np.bool_)):
+            raise InputError(f"{name} must be True or False, got {value!r}.")
+    if not (store is None or isinstance(store, (str, os.PathLike))):
+        raise InputError(f"store must be the path of a folder, got {type(store).__name__}.")
     if not hasattr(target, "log_prior"):
         raise InputError(
             f"target must be a fokker.Target, got {type(target).__name__}; "
             "for a plain log density use fokker.Target.from_log_density(f)."
         )
-    if not 0 < sd_error < 1:
-        raise InputError(f"sd_error must be between 0 and 1, got {sd_error!r}; 0.04 allows sds that are 4 % off.")
+    check_number("sd_error", sd_error, below=1, optional=True)
     move: Kernel = sghmc() if kernel is None else kernel
     estimator: Gradient = minibatch() if gradient is None else gradient
-    warmup = min(draws * thin, 10_000) if warmup is None else warmup
+    given = {"gradient": gradient, "thin": thin, "warmup": warmup}
+    undecided = [name for name, value in given.items() if value is None]
     with precision(dtype):
         plan = make_plan(
-            target, move, estimator, init=init, draws=draws, warmup=warmup, thin=thin, chains=chains,
-            batch_size=batch_size, batches=batches, share_batches=share_batches, seed=seed, dtype=dtype,
+            target, move, estimator, init=init, draws=draws, warmup=warmup, thin=1 if thin is None else thin,
+            chains=chains, batch_size=batch_size, batches=batches, share_batches=share_batches, seed=seed, dtype=dtype,
         )  # fmt: skip
         keep = None if store is None else Path(store)
         if keep is not None:
             Store.check_free(keep, overwrite=overwrite)  # before the work, not after it
         with Progress(enabled=progress) as bar:
-            plan, chosen = _settle(plan, bar, sd_error)
+            plan, chosen = _settle(plan, bar, sd_error, undecided)
             return _run(plan, chosen, keep, overwrite, bar, origin)
 
 
@@ -102,7 +115,8 @@ def resume(
     are needed again (settings that were tuned are taken from the store); a fingerprint of settings, data and one value
     of the log density is compared, and StoreError says what differs.
     """
-    kept = Store.open(path, write=True)
+    check_count("draws", draws, 1, optional=True)
+    kept = Store.open(_path(path), write=True)
     try:
         return _continue(kept, path, target, kernel, gradient, init, draws, progress)
     except BaseException:
@@ -136,6 +150,8 @@ def _continue(
             kept.extend(plan.draws)
         chains = Chains(plan)
         done = kept.checkpoint()
+        if done.draws < plan.draws:
+            _compare_versions(kept, path, done.draws)
         if done.draws:
             chains.restore(done.state, done.iteration, done.extra)
         with Progress(enabled=progress) as bar:
@@ -144,11 +160,20 @@ def _continue(
 
 def open(path: str | Path) -> Run:
     """A stored run, finished or not, for reading: draws, summary, plots; no target is needed."""
-    return Run.from_store(Store.open(path))
+    return Run.from_store(Store.open(_path(path)))
 
 
-def _settle(plan: Plan, bar: Progress, sd_error: float) -> tuple[Plan, dict[str, Any]]:
-    """Find what the user left open: the length of adaptation, the centre of control variates, the step size.
+def _path(given: Any) -> Path:
+    if not isinstance(given, (str, os.PathLike)):
+        raise InputError(f"a run is opened by the path of its folder, got {type(given).__name__}.")
+    return Path(given)
+
+
+def _settle(
+    plan: Plan, bar: Progress, sd_error: float | None = None, undecided: Collection[str] = ()
+) -> tuple[Plan, dict[str, Any]]:
+    """Find what the user left open: the length of adaptation, the centre of control variates, the step size, and
+    with it what is ``undecided``.
 
     What was found is given back as JSON too, so that ``as_chosen`` can do the same without searching again.
     """
@@ -164,14 +189,14 @@ def _settle(plan: Plan, bar: Progress, sd_error: float) -> tuple[Plan, dict[str,
     if getattr(plan.kernel, "step_size", 1.0) is None:
         from fokker.run.tune import tune
 
-        plan, tuned = tune(plan, bar.note, sd_error)
+        plan, tuned = tune(plan, bar.note, sd_error, undecided)
         chosen = {**chosen, **tuned, "kernel": {**chosen.get("kernel", {}), **tuned["kernel"]}}
     return plan, chosen
 
 
 def _compare(stored: dict[str, Any], now: dict[str, Any], path: str | Path) -> None:
     for name, value in now.items():
-        if name in ("draws",):
+        if name == "draws" or name not in stored:  # an older store does not know all of them
             continue
         same = _alike(stored.get(name), value) if name in ("log_density", "functions") else stored.get(name) == value
         if not same:
@@ -180,6 +205,38 @@ def _compare(stored: dict[str, Any], now: dict[str, Any], path: str | Path) -> N
                 f"given {value!r}. "
                 "Pass the same target, data, kernel and init as in the run, or start a new one under another path."
             )
+
+
+def _versions() -> dict[str, str]:
+    """Of the packages at whose fixed versions draws are the same bits."""
+    import jaxlib
+    import numba
+
+    import fokker
+
+    return {
+        "fokker": fokker.__version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+    }
+
+
+def _compare_versions(kept: Store, path: str | Path, draws: int) -> None:
+    """Other versions may round otherwise: the run goes on, says so, and keeps it in its settings."""
+    now, since = _versions(), kept.settings.get("resumed_with", [])
+    before = since[-1]["versions"] if since else kept.settings.get("versions", {})
+    changed = [f"{name} {before[name]} (now {now[name]})" for name in now if before.get(name, now[name]) != now[name]]
+    if changed:
+        warnings.warn(
+            f"the run at {path} was made with {', '.join(changed)}. Its draws from here on have the right law but may "
+            "differ in their last bits from those of a run that was never interrupted; for the same bits install the "
+            "old versions.",
+            UserWarning,
+            stacklevel=4,
+        )
+        kept.update_settings(resumed_with=[*since, {"draws": draws, "versions": now}])
 
 
 def _alike(stored: Any, now: Any) -> bool:
@@ -199,16 +256,13 @@ def _run(
     chains = Chains(plan)
     if path is None:
         return _loop(plan, chosen, chains, None, 0, bar)
-    import fokker
-
-    versions = {"fokker": fokker.__version__, "jax": jax.__version__, "numpy": np.__version__}
     kept = Store.create(
         path,
         [Variable(v.name, v.shape, v.dims, v.coords, plan.dtype) for v in plan.layout.variables],
         chains.info_types,
         chains=plan.chains,
         draws=plan.draws,
-        settings={**plan.settings(), "chosen": chosen, "versions": versions, "origin": origin},
+        settings={**plan.settings(), "chosen": chosen, "versions": _versions(), "origin": origin},
         overwrite=overwrite,
     )
     return _loop(plan, chosen, chains, kept, 0, bar)

@@ -10,34 +10,40 @@ is a function of the plan and its seed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from fokker.errors import InputError
+from fokker.run.choose import choose_gradient, choose_thin
 from fokker.run.gradients import control_variates, svrg
 from fokker.run.local_noise import Noise, measure_noise, noise_at_mode
 from fokker.run.local_shape import Shape, find_shape
 from fokker.run.pilots import Pilot, run_pilot, starts_near
+from fokker.run.plan import default_warmup
 from fokker.run.search import Frame, Problem, Settings, given_frame, open_frames, search
 
 if TYPE_CHECKING:
     from fokker.run.plan import Plan
 
 BUDGET = 0.04  # predicted error of the worst coordinate's sd, relative
+CAREFUL = 0.01  # where the run takes as many steps as it needs; chance comes on top, and the audit warns at 5 %
 LOUD = 0.05  # measured error from which on a pilot is not believed to be within what was asked
 BLIND = 0.2  # error of chance from which on a pilot says nothing
 ROUNDS = 5
 WORTHY = 400  # ESS below which the run's length is remarked on
 
 
-def tune(plan: Plan, note: Callable[..., None], allowed: float = BUDGET) -> tuple[Plan, dict[str, Any]]:
+def tune(
+    plan: Plan, note: Callable[..., None], allowed: float | None = None, undecided: Collection[str] = ()
+) -> tuple[Plan, dict[str, Any]]:
     """The plan with its kernel's open settings chosen, and what was chosen and why, as JSON.
 
     allowed: predicted error of the worst coordinate's sd, relative. note(text, keep=False) is told what is being done;
-    with ``keep``, what was found.
+    with ``keep``, what was found. undecided: which of "gradient", "thin" and "warmup" the plan holds only for the time
+    being (``choose``). Unless it is given, what is allowed is ``BUDGET``, or ``CAREFUL`` with "thin" undecided.
 
     ``chosen["kernel"]`` holds the kernel's new fields, ``chosen["starts"]`` the starts if they were moved, both enough
     to rebuild the plan; ``chosen["why"]`` the evidence, ``chosen["why"]["words"]`` in sentences. Settings of the kernel
@@ -45,17 +51,28 @@ def tune(plan: Plan, note: Callable[..., None], allowed: float = BUDGET) -> tupl
     quadratic; different starts are left alone.
     """
     _check(plan)
+    if allowed is None:
+        allowed = CAREFUL if "thin" in undecided else BUDGET
     note("looking for the mode and the curvature there")
     with jax.enable_x64(True):
         shape = find_shape(plan.target, plan.starts[0], plan.layout)
         note("measuring the noise of the gradient")
         noise = measure_noise(plan, shape)
     problem, frames = _problem(plan, shape, noise)
-    settings, pilots = _search_and_verify(plan, problem, frames, shape, allowed, note)
+    gradient: dict[str, Any] = {}
+    if "gradient" in undecided and plan.target.log_likelihood is not None:
+        note("comparing gradients")
+        plan, problem, gradient = choose_gradient(plan, problem, frames, shape, allowed)
+    settings, pilots, tuned = _search_and_verify(plan, problem, frames, shape, allowed, note, undecided)
     fields = _fields(plan, problem, settings)
-    tuned = dataclasses.replace(plan, kernel=_with(plan.kernel, fields))
     chosen: dict[str, Any] = {"kernel": fields, "why": _evidence(shape, settings, pilots)}
     chosen["why"] |= _words(tuned, problem, settings, pilots, shape, allowed)
+    if gradient:
+        chosen |= {name: gradient[name] for name in ("gradient", "centre") if name in gradient}
+        chosen["why"] |= {"gain_of_control_variates": gradient["gain"]}
+        chosen["why"]["words"].insert(0, gradient["words"])
+    if "thin" in undecided:
+        chosen["thin"] = tuned.thin
     for sentence in chosen["why"]["words"]:
         note(sentence, keep=True)
     if all((start == plan.starts[0]).all() for start in plan.starts[1:]):
@@ -120,9 +137,15 @@ def _epoch(plan: Plan) -> int | None:
 
 
 def _search_and_verify(
-    plan: Plan, problem: Problem, frames: list[Frame], shape: Shape, allowed: float, note: Callable[[str], None]
-) -> tuple[Settings, list[Pilot]]:
-    """The best setting that a pilot does not refute; after ``ROUNDS`` the last one that was tried."""
+    plan: Plan,
+    problem: Problem,
+    frames: list[Frame],
+    shape: Shape,
+    allowed: float,
+    note: Callable[[str], None],
+    undecided: Collection[str],
+) -> tuple[Settings, list[Pilot], Plan]:
+    """The best setting that a pilot does not refute, and the plan with it; after ``ROUNDS`` the last one tried."""
     budget, ceiling = allowed, np.inf
     pilots: list[Pilot] = []
     for _ in range(ROUNDS):
@@ -131,10 +154,15 @@ def _search_and_verify(
             raise InputError(_nothing_found(plan, problem, allowed))
         fields = _fields(plan, problem, settings)
         note(f"pilot {len(pilots) + 1}: step size {fields['step_size']:.3g}")
-        pilot = run_pilot(dataclasses.replace(plan, kernel=_with(plan.kernel, fields)), shape, settings)
+        tuned = dataclasses.replace(plan, kernel=_with(plan.kernel, fields))
+        if "thin" in undecided:
+            tuned = choose_thin(tuned, settings.steps)
+        if "warmup" in undecided:
+            tuned = dataclasses.replace(tuned, warmup=default_warmup(tuned.draws, tuned.thin))
+        pilot = run_pilot(tuned, shape, settings)
         pilots.append(pilot)
         if not pilot.refutes(LOUD):
-            return settings, pilots
+            return settings, pilots, tuned
         cut = 0.25 if pilot.sd_error is None else float(np.clip(allowed / pilot.sd_error, 0.25, 0.8))
         budget, ceiling = max(budget * cut, 1e-3), settings.eps * (0.5 if pilot.sd_error is None else 0.9)
     if pilots[-1].sd_error is None:
@@ -143,7 +171,7 @@ def _search_and_verify(
             f"sizes down to {pilots[-1].step_size:.3g}. Put parameters with a bound on an unbounded scale (log, "
             "logit), give proper priors, or pass step_size=... to the kernel."
         )
-    return settings, pilots
+    return settings, pilots, tuned
 
 
 def _nothing_found(plan: Plan, problem: Problem, allowed: float) -> str:

@@ -12,9 +12,7 @@ each finding can and cannot see: docs/audit.md.
 from __future__ import annotations
 
 import time
-from collections import namedtuple
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +20,7 @@ import numpy as np
 from fokker.errors import InputError
 from fokker.run.audit.draws import FEWEST, Draws, of_draws
 from fokker.run.audit.verdict import Audit, Finding, missing, overall
+from fokker.sgmcmc.checks import check_count
 
 if TYPE_CHECKING:
     from fokker.run.plan import Plan
@@ -30,7 +29,13 @@ if TYPE_CHECKING:
     from fokker.target import Target
 
 SHARES = {"gradients": 0.35, "noise": 0.1, "paired": 0.4, "modes": 0.15}  # of the time
-OF_ALL = ("spread by the score", "mean by the score", "KSD, all rows", "other modes")  # what needs the target
+OF_ALL = (
+    "spread by the score",
+    "mean by the score",
+    "even curvature",
+    "KSD, all rows",
+    "other modes",
+)  # what needs the target
 OF_MINIBATCHES = ("gradient scale", "gradient noise", "step-size bias")
 
 
@@ -48,12 +53,13 @@ def audit(
 
     A run of this process knows its target. For one that was opened from a store give ``target``, ``kernel`` and
     ``gradient`` again; without them the audit that the store keeps is shown, or, if it keeps none of these draws, what
-    the draws say by themselves. init: needed again only where names and shapes do not tell how the parameters were
-    nested. seconds: about how long to measure; compiling comes on top. seed: of what is drawn at random to measure.
+    the draws say by themselves. init: needed again only where the parameters are nested in classes of one's own.
+    seconds: about how long to measure; compiling comes on top. seed: of what is drawn at random to measure.
     The audit of a stored run is kept in the store.
     """
     if not isinstance(seconds, (int, float)) or not seconds > 0:
         raise InputError(f"seconds must be a number > 0, got {seconds!r}; the default of 15 suits most runs.")
+    check_count("seed", seed, 0)
     if target is None and run._plan is None:
         return stored(run) or _finish(run, None, time.perf_counter(), seconds, seed)
     from fokker.run.plan import precision
@@ -95,59 +101,29 @@ def _plan_again(run: Run, target: Target, kernel: Kernel | None, gradient: Gradi
 
 
 def _plan_at_last_draws(run: Run, target: Target, kernel: Kernel | None, gradient: Gradient | None) -> Plan:
-    """The plan with every chain's last draw for its start, nested in the first way that the target accepts."""
+    """The plan with every chain's last draw for its start, nested as the run's parameters were."""
+    from fokker.run.layout import nested
     from fokker.run.plan import plan_again
 
+    names, structure = list(run.settings["variables"]), run.settings.get("structure")
+    if structure is None:  # of a custom class, or of a store that does not say it
+        raise InputError(
+            f"how the parameters {', '.join(names)} were nested is not in the run's settings; pass the init= of the "
+            "run to audit()."
+        )
     last = run.draws.isel(draw=-1)
-    leaves = {name: np.asarray(last[name]) for name in run.settings["variables"]}  # (chains, *shape)
-    refusals = []
-    for nested in _nestings(list(leaves)):
-        try:
-            starts = [nested({name: x[c] for name, x in leaves.items()}) for c in range(run.settings["chains"])]
-            plan = plan_again(run.settings, target, kernel, gradient, starts if len(starts) > 1 else starts[0])
-        except Exception as error:  # a target that is given something else than it expects may raise anything
-            refusals.append(error)
-            continue
-        if [v.name for v in plan.layout.variables] == list(leaves):
-            return plan
-    first = next(iter(refusals), None)
-    why = "" if first is None else f" ({type(first).__name__}: {first})"
-    raise InputError(
-        f"the target accepts none of the ways to nest parameters with the names {', '.join(leaves)}{why}; pass the "
-        "init= of the run to audit()."
-    ) from first
-
-
-def _nestings(names: list[str]) -> Iterator[Callable[[dict[str, Any]], Any]]:
-    """From {name: array} to parameters that ``layout`` gives these names: the ways in which people write them."""
-    if names == ["theta"]:
-        yield lambda values: values["theta"]
-    for mapping in (dict, _record):
-        for sequence in (tuple, list):
-            yield partial(_nest, mapping=mapping, sequence=sequence)
-    yield dict
-
-
-def _record(fields: dict[str, Any]) -> Any:
-    return namedtuple("Parameters", fields)(**fields)
-
-
-def _nest(values: dict[str, Any], mapping: Callable[..., Any], sequence: Callable[..., Any]) -> Any:
-    """{"a.0": x, "a.1": y, "b": z} to {"a": (x, y), "b": z}."""
-    if "" in values:
-        return values[""]
-    below: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        first, _, rest = name.partition(".")
-        below.setdefault(first, {})[rest] = value
-    parts = {name: _nest(inner, mapping, sequence) for name, inner in below.items()}
-    return sequence(parts.values()) if list(parts) == list(map(str, range(len(parts)))) else mapping(parts)
+    leaves = [np.asarray(last[name]) for name in names]  # each (chains, *shape)
+    starts = [nested(structure, iter([leaf[c] for leaf in leaves])) for c in range(run.settings["chains"])]
+    return plan_again(run.settings, target, kernel, gradient, starts if len(starts) > 1 else starts[0])
 
 
 def _finish(run: Run, plan: Plan | None, started: float, seconds: float, seed: int) -> Audit:
     count = run.draws.sizes["draw"]
     x = Draws.of(run, plan) if count else Draws.from_array(np.zeros((run.settings["chains"], 0, 0)), [])
     findings = list(of_draws(x))
+    if run.weights is not None:
+        say = "The step size decreased: summary() weights the draws by it, what is said here is of them unweighted."
+        findings.append(Finding("weights", None, None, "ok", say))
     if count >= FEWEST:
         findings += _without_target(run) if plan is None else _with_target(run, plan, x, seconds, seed)
     verdict, words = overall(findings)
@@ -169,8 +145,14 @@ def _with_target(run: Run, plan: Plan, x: Draws, seconds: float, seed: int) -> I
         say = f"Chain {chain} has no spread in {x.names[i]}: it is stuck."
         yield Finding("spread by the score", 0.0, None, "fail", say)
         return
+    if plan.source is not None and plan.source.streams is not None:
+        why = "Needs passes over all data, which come from an iterator; audit(target=...) with arrays would do."
+        yield from (missing(name, why) for name in OF_ALL)
+        yield from minibatches.of_an_iterator(run, plan, x, seconds * SHARES["noise"], seed)
+        return
     at = posterior.at_draws(plan, x, seconds * SHARES["gradients"])
     yield from posterior.spread_and_mean(x, at)
+    yield posterior.even_curvature(x, at)
     yield posterior.stein_discrepancy(x, at.where, at.gradients, seed, "KSD, all rows")
     if getattr(plan.kernel, "full_data", False):
         yield from posterior.rejections(run)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fokker.run.audit.verdict import DRIFT, ESS, R_HAT, REFUSED, STILL, Finding, grade, missing, significant
+from fokker.run.audit.verdict import DRIFT, ESS, R_HAT, REFUSED, STILL, Finding, excused, grade, missing, significant
 
 if TYPE_CHECKING:
     from fokker.run.plan import Plan
@@ -146,6 +146,7 @@ def trend(x: Draws) -> Finding:
     i = int(np.argmax(np.abs(drift) * np.where(shown, 1.0, 1e-6)))
     verdict = grade(float(np.abs(drift[i])), DRIFT) if shown.any() else "ok"
     say = f"Shift from the first to the last third of the draws in sd, at {x.names[i]} (s.e. {error[i]:.2g})."
+    say += excused(verdict, float(drift[i]), DRIFT)
     if verdict != "ok":
         say += " The chains were still on their way: take a longer warm-up."
     return Finding("trend", float(drift[i]), DRIFT[0], verdict, say)

@@ -106,7 +106,8 @@ def indices(plan: Plan, chain: int, first: int, count: int, data: Any) -> tuple[
         return jnp.asarray(plan.batches.starts(chain, first, count)), data
     if plan.source is not None:
         assert plan.batch_size is not None
-        stacked = plan.source.batches(chain, first, count, plan.batch_size, plan.seed)
+        stream = chain if plan.source.streams is None else 0  # an iterator has one, and begins again at 0
+        stacked = plan.source.batches(stream, first, count, plan.batch_size, plan.seed)
         return jnp.zeros(1, jnp.int32), jax.tree.map(jnp.asarray, stacked)
     return jnp.zeros(1, jnp.int32), data
 

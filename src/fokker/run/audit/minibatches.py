@@ -17,7 +17,7 @@ from fokker.run.audit.linearised import LINEAR, Laws, gaussian_laws
 from fokker.run.audit.paired import measure_bias
 from fokker.run.audit.posterior import GRADIENTS, stein_discrepancy
 from fokker.run.audit.score import full_gradients, spread_out
-from fokker.run.audit.verdict import KINETIC, MEAN, SCALE, SD, Finding, Verdict, grade, missing, worst
+from fokker.run.audit.verdict import KINETIC, MEAN, SCALE, SD, Finding, Verdict, excused, grade, missing, worst
 from fokker.sgmcmc.schedules import constant
 from fokker.sgmcmc.sghmc import sghmc
 from fokker.sgmcmc.sgnht import sgnht
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 POINTS = 4  # at which the noise is measured, near and away from the mode
 PAIRED_CHAINS = 4
 CURE = " Take a larger batch, a smaller step, control_variates() or noise='dense'."
-GONE = "The batches came from an iterator that cannot be rewound."
+GONE = "The batches came from an iterator that cannot be started again."
 
 
 def of_minibatches(
@@ -38,9 +38,6 @@ def of_minibatches(
 ) -> Iterator[Finding]:
     """precision: of the posterior near its mean, where known; else that of the draws. seconds: "noise", "paired"."""
     with_rows = plan.target.log_likelihood is not None
-    if with_rows and plan.source is not None and not plan.source.resumable:
-        yield from (missing(name, GONE) for name in ("gradient scale", "gradient noise", "step-size bias"))
-        return
     feed = minibatches(plan)
     near = far = None
     if with_rows:
@@ -61,6 +58,35 @@ def of_minibatches(
         yield from _gradient_noise(plan, x, laws)
     yield _step_bias(plan, x, eps, feed, seconds["paired"])
     yield from _temperature(run, plan, laws)
+
+
+def of_an_iterator(run: Run, plan: Plan, x: Draws, seconds: float, seed: int) -> Iterator[Finding]:
+    """What can be measured with batches that come in one order only, from their beginning on.
+
+    The covariance of the draws stands for that of the posterior, which no full-data gradient has told.
+    """
+    assert plan.source is not None
+    kernel, laws = plan.kernel, None
+    needs_all = "Needs the full-data gradient, and the data come from an iterator."
+    needs_own = "Needs batches for every pair of chains, and an iterator has one stream of them."
+    yield missing("gradient scale", needs_all)
+    if not getattr(plan.source, "restartable", False):
+        yield from (missing(name, GONE) for name in ("KSD, minibatches", "gradient noise"))
+    else:
+        feed = minibatches(plan)
+        yield _stein_of_minibatches(plan, x, feed, seed)
+        if isinstance(kernel, LINEAR):
+            rng = np.random.default_rng(seed)
+            near = measure(plan, x.flat[rng.choice(len(x.flat), POINTS, replace=False)], feed, seconds)
+            if near is not None:
+                laws = gaussian_laws(plan, mean_step(run, plan), np.linalg.pinv(x.covariance), x.flat.mean(0), near)
+            yield from _gradient_noise(plan, x, laws)
+        else:
+            why = f"What a step of {type(kernel).__name__} does on a Gaussian law is not known here."
+            yield missing("gradient noise", why)
+    yield missing("step-size bias", needs_own)
+    if laws is not None:
+        yield from _temperature(run, plan, laws)
 
 
 def mean_step(run: Run, plan: Plan) -> float:
@@ -114,6 +140,7 @@ def _gradient_scale(plan: Plan, far: _Far | None) -> Iterator[Finding]:
         f"mode (s.e. {error:.2g})."
     )
     verdict: Verdict = grade(off, SCALE) if off > 4 * error else "ok" if error < SCALE[1] / 2 else "not measured"
+    say += excused(verdict, off, SCALE)
     if verdict in ("warn", "fail"):
         say += " It has to be 1: check the factor N/n of the gradient estimator."
     yield Finding(name, slope, 1 + SCALE[0], verdict, say)
@@ -126,7 +153,8 @@ def _stein_of_minibatches(plan: Plan, x: Draws, feed: Any, seed: int) -> Finding
     points = jnp.asarray(x.positions[where[:, 0], where[:, 1]], plan.dtype)
     gradient, (kind, data) = plan.gradient.bind(plan.target), feed
     words = jnp.asarray(random.chain_words(plan.seed, 0, random.AUDIT))
-    first = int(np.random.default_rng(seed).integers(1 << 20))
+    in_order = plan.source is not None and plan.source.streams is not None
+    first = 0 if in_order else int(np.random.default_rng(seed).integers(1 << 20))
     index, batches = indices(plan, chains, first, len(points), data)
 
     @jax.jit
@@ -204,6 +232,7 @@ def _step_bias(plan: Plan, x: Draws, eps: float, feed: Any, seconds: float) -> F
         f"{x.names[spread.coordinate]} (s.e. {bias.sd_error[spread.coordinate]:.2g}); of the mean {mean.value:+.2g} sd "
         f"(s.e. {bias.mean_error[mean.coordinate]:.2g}); {bias.steps:,} paired steps."
     )
+    say += excused(spread.verdict, spread.value, SD)
     if verdict in ("warn", "fail"):
         too_large = max(abs(spread.value), abs(mean.value) / 2) / (0.5 * SD[0])
         say += f" Take a smaller step, about {eps * too_large ** (-1 / bias.order):.2g}."
@@ -229,6 +258,7 @@ def _temperature(run: Run, plan: Plan, laws: Laws | None) -> Iterator[Finding]:
     if not np.isfinite(error):
         verdict = "not measured"
     say = f"Mean of r M^-1 r / d (s.e. {error:.2g}); the law of this step and noise has {expected:.3f}."
+    say += excused(verdict, off, KINETIC)
     if verdict in ("warn", "fail"):
         say += " Momenta are too hot or too cold: gradient noise or step are not what they seem; take a smaller step."
     yield Finding(name, value, expected * (1 + KINETIC[0]), verdict, say)

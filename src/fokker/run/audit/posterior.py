@@ -18,8 +18,10 @@ from fokker.run.audit.verdict import (
     MODE,
     REJECTIONS,
     SD,
+    UNEVEN,
     Finding,
     Verdict,
+    excused,
     grade,
     missing,
     significant,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 GRADIENTS = 1000  # draws at which full-data gradients are taken
 FEWEST_GRADIENTS = 100
+TAIL_OF_A_NORMAL = 2.9058  # 95 % quantile of |z| over its median
 ACCEPTANCE = (0.3, 0.05)  # of the worst chain
 
 
@@ -77,6 +80,7 @@ def _spread(x: Draws, score: Score, gradients: int) -> Finding:
     say = (
         f"sd of the draws over the target's, at {x.names[i]}, by {gradients:,} full-data gradients (s.e. {ses[i]:.2g})."
     )
+    say += excused(verdict, value, SD)
     if verdict == "not measured":
         verdict, say = "warn", say + f" Too few independent draws to tell an error of {SD[1]:.0%}."
     elif verdict != "ok":
@@ -92,11 +96,35 @@ def _spread(x: Draws, score: Score, gradients: int) -> Finding:
 def _mean(x: Draws, score: Score) -> Finding:
     value, i, verdict = worst(score.shift, score.shift_error, MEAN)
     say = f"Mean of the draws against the target's in sd, at {x.names[i]} (s.e. {score.shift_error[i]:.2g})."
+    say += excused(verdict, value, MEAN)
     if verdict == "not measured":
         verdict, say = "warn", say + f" Too few independent draws to tell {MEAN[1]:g} sd: take more iterations."
     elif verdict != "ok":
         say += " The chains are not where the target is: take a longer warm-up or a smaller step."
     return Finding("mean by the score", value, MEAN[0], verdict, say)
+
+
+def even_curvature(x: Draws, at: AtDraws) -> Finding:
+    """How much the size of the gradient varies over the draws, against a normal law, at the worst coordinate.
+
+    On a Gaussian posterior each entry of the gradient is normal: in size, its 95 % quantile is 2.9 times its median. In
+    a funnel, as hierarchical models have it, it is more: the curvature differs from draw to draw, and a step that suits
+    one of them is too large or too small for another.
+    """
+    name = "even curvature"
+    if at.score is None or len(at.gradients) < FEWEST_GRADIENTS:
+        return missing(name, f"{len(at.gradients)} full-data gradients are too few.")
+    size = np.abs(at.gradients - at.gradients.mean(0))
+    ratio = np.quantile(size, 0.95, axis=0) / np.maximum(np.quantile(size, 0.5, axis=0), 1e-300) / TAIL_OF_A_NORMAL
+    i = int(np.argmax(ratio))
+    verdict = grade(float(ratio[i]), UNEVEN)
+    say = f"95 % quantile over median of the gradient's size, against that of a normal law, at {x.names[i]}."
+    if verdict != "ok":
+        say += (
+            " The curvature differs strongly between draws (a funnel?): no one step suits it. Write the hierarchy in "
+            "its non-centred form, or use NUTS on all data."
+        )
+    return Finding(name, float(ratio[i]), UNEVEN[0], verdict, say)
 
 
 def stein_discrepancy(x: Draws, where: np.ndarray, gradients: np.ndarray, seed: int, name: str) -> Finding:
@@ -114,6 +142,7 @@ def stein_discrepancy(x: Draws, where: np.ndarray, gradients: np.ndarray, seed: 
     )
     if verdict == "ok" and k.detectable > 1.0:
         return missing(name, say + " Too noisy for a verdict.")
+    say += excused(verdict, k.as_sd_error, KSD)
     if verdict != "ok":
         say += " The shape of the draws is not the target's: see spread, mean and modes for where."
     return Finding(name, k.as_sd_error, KSD[0], verdict, say)

@@ -30,6 +30,7 @@ KSD = (0.10, 0.15)  # as the common relative error of the sds of a Gaussian law
 SCALE = (0.03, 0.10)  # of the stochastic gradient's mean
 KINETIC = (0.03, 0.10)
 MODE = (1e-3, 1e-2)  # weight of an unseen mode against the seen one
+UNEVEN = (2.0, np.inf)  # 95 % quantile over median of a gradient's size, against that of a normal law; never fails
 STILL = (0.05, 0.50)  # share of draws that equal the one before
 REFUSED = (0.80, 0.95)  # the same where proposals may be refused
 REJECTIONS = (1e-3, 0.05)  # share of divergences, of inner iterations that failed
@@ -112,6 +113,11 @@ def grade(value: float, limits: tuple[float, float]) -> Verdict:
     """Large is bad; NaN is worse than anything."""
     warn, fail = limits
     return "ok" if value <= warn else "warn" if value <= fail else "fail"
+
+
+def excused(verdict: Verdict, error: float, limits: tuple[float, float]) -> str:
+    """What is added to the evidence of an error that is large enough to count and may be chance."""
+    return " Beyond the limit, within its error." if verdict == "ok" and abs(error) > limits[0] else ""
 
 
 def significant(d: int) -> float:
