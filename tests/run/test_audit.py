@@ -35,7 +35,7 @@ def two_wells(theta):
     return jnp.logaddexp(first, -0.5 * ((theta - 15.0) ** 2).sum())
 
 
-def audit_of(kernel, of=None, seconds=2.0, **settings):
+def audit_of(kernel, of=None, seconds=5.0, **settings):
     run = fokker.sample(target() if of is None else of, kernel, **{**RIGHT, **settings})
     return run.audit(seconds=seconds)
 
