@@ -29,6 +29,8 @@ _LINEAR = "sgmcmc/test_linear_gaussian.py::test_the_stationary_covariance_is_the
 _ORDER = "sgmcmc/test_linear_gaussian.py::test_the_order_of_the_bias"
 _GEODESIC = "geodesic/test_geodesic_samplers.py::"
 _CHMC = "geodesic/test_chmc.py::"
+_EXACTLY = "geodesic/test_exactness.py::"
+_CHART = "geodesic/test_recipe.py::test_one_step_in_the_embedding_has_the_drift_and_the_diffusion_of_the_recipe"
 _STEP = "step → 0"
 _EXACT = "exact at every step"
 
@@ -132,7 +134,7 @@ LAWS: tuple[Law, ...] = (
     ),
     Law(
         "sggmc",
-        "",
+        "sggmc",
         "exp(-U - |v|²/2), U by the Hausdorff measure",
         _STEP,
         (
@@ -141,12 +143,15 @@ LAWS: tuple[Law, ...] = (
             _GEODESIC + "test_von_mises_fisher_on_the_sphere",
             _GEODESIC + "test_the_bias_on_the_circle_is_of_second_order",
             _GEODESIC + "test_noise_that_is_known_is_compensated",
+            _EXACTLY + "test_a_mean_direction_has_its_conjugate_posterior",
+            _EXACTLY + "test_a_uniform_target_stays_uniform_and_as_warm_as_its_dimension",
+            _CHART,
         ),
         "geodesic",
     ),
     Law(
         "gsgnht",
-        "",
+        "gsgnht",
         "exp(-U - |v|²/2 - τ m (ξ - C)²/2), U by the Hausdorff measure",
         _STEP,
         (
@@ -154,6 +159,9 @@ LAWS: tuple[Law, ...] = (
             _GEODESIC + "test_the_thermostat_takes_up_isotropic_noise_of_unknown_size",
             _GEODESIC + "test_the_thermostat_counts_the_intrinsic_dimension",
             _GEODESIC + "test_a_thermostat_for_every_factor",
+            _EXACTLY + "test_a_uniform_target_stays_uniform_and_as_warm_as_its_dimension",
+            _EXACTLY + "test_a_thermostat_does_not_repair_anisotropic_noise",
+            _CHART,
         ),
         "geodesic",
     ),
@@ -164,6 +172,8 @@ LAWS: tuple[Law, ...] = (
         _EXACT,
         (
             _GEODESIC + "test_gmc_on_the_simplex_draws_the_dirichlet",
+            "geodesic/test_sbc.py::test_ranks_are_uniform",
+            _EXACTLY + "test_a_mean_direction_has_its_conjugate_posterior",
             _GEODESIC + "test_gmc_draws_truncated_normals",
             _GEODESIC + "test_geodesic_leapfrog_is_reversible_and_its_energy_error_is_of_second_order",
             _GEODESIC + "test_the_mean_of_exp_minus_the_energy_error_is_one",

@@ -54,6 +54,17 @@ def rmhmc_force(q, r):
     return -GRAD - np.einsum("ij,jik->k", gi, dG) / 2 + np.einsum("i,ijk,j->k", u, dG, u) / 2
 
 
+DOME = lambda q: jnp.append(q, jnp.sqrt(4 - q @ q))  # the half sphere of radius 2
+
+
+def geodesic_force(q, p):
+    """-grad U - grad log|G| / 2 - grad(p^T G^-1 p) / 2, G^-1 p, and M."""
+    basis = lambda q: np.vstack([np.eye(3), -q / np.sqrt(4 - q @ q)])
+    G = lambda q: basis(q).T @ basis(q)
+    energy = lambda q: np.linalg.slogdet(G(q))[1] / 2 + p @ np.linalg.solve(G(q), p) / 2
+    return -GRAD - differences(energy, q), np.linalg.solve(G(q), p), basis(q)
+
+
 def equations():
     u = potential
     half, two = np.array([0.8, 1.1, 0.9]), np.array([0.7, 1.2])
@@ -115,9 +126,20 @@ def equations():
         [F @ R3, -F.T @ GRAD + divergence(lambda q: SHEAR(q).T, Q3) - FRICTION @ R3],
         [0, FRICTION],
     )
+    force, speed, M = geodesic_force(Q3, R3)
+    C = np.diag([1.0, 0.6, 0.8, 1.2]) + 0.1
+    yield ("sggmc", catalogue.sggmc(u, DOME, C), z, [speed, force - M.T @ C @ M @ speed], [0, M.T @ C @ M])
+    z = Thermostat(Q3, R3, np.array(1.3))
+    yield (
+        "gsgnht",
+        catalogue.gsgnht(u, DOME, A, tau),
+        z,
+        [speed, force - 1.3 * R3, [(R3 @ speed / 3 - 1) / tau]],
+        [0, A * M.T @ M, 0],
+    )
 
 
-@pytest.mark.parametrize("index", range(10))
+@pytest.mark.parametrize("index", range(12))
 def test_drift_and_noise_are_those_of_the_equation(index):
     _, recipe, z, drift, blocks = list(equations())[index]
     got = recipe.drift(z)

@@ -1,11 +1,11 @@
 """Known samplers as their (H, D, Q), in the order of Ma, Chen & Fox (2015), section 3 and supplement D.
 
-Each function takes the potential U = -log posterior of a position (a pytree, d entries) and returns a
+After them those of Liu, Zhu & Song (2016), section 3.2, on a manifold seen through a chart. Each function takes the potential U = -log posterior of a position (a pytree, d entries) and returns a
 `Recipe` that leaves exp(-H) invariant, so the position has the density exp(-U). The state is the position
 itself, `Phase` or `Thermostat`; matrices follow position, momentum, xi in this order. `TABLE` lists the
 methods with where their D and Q live, and `draw_map` draws it (the paper's Fig. S.4).
 
-These are the executable specifications of the kernels in `fokker.sgmcmc`, which are the ones to run.
+These are the executable specifications of the kernels in `fokker.sgmcmc` and `fokker.geodesic`, which are the ones to run.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Potential = Callable[[State], Array]  # U(position), a scalar
 MatrixOf = Callable[[State], Array]  # of a position: (d, d)
+Chart = Callable[[State], Array]  # of a position, the coordinates: a point of the manifold in R^n, (n,)
 
 
 class Phase(NamedTuple):
@@ -171,6 +172,61 @@ def adaptive(potential: Potential, F: MatrixOf, A: MatrixOf | Any) -> Recipe:
     return Recipe(H, D, lambda z: _coupling(F(z.position)))
 
 
+def sggmc(potential: Potential, chart: Chart, friction: Any) -> Recipe:
+    """Stochastic gradient geodesic Monte Carlo in coordinates (Liu, Zhu & Song 2016, eq. 5).
+
+    H = U + log|G| / 2 + p^T G^-1 p / 2, D = diag(0, M^T C M), Q = [[0, -I], [I, 0]]:
+    dq = G^-1 p dt, dp = (-grad [U + log|G| / 2 + p^T G^-1 p / 2] - M^T C M G^-1 p) dt + sqrt(2 M^T C M) dW.
+    `chart(q)` is the point x of the manifold in R^n, an isometric embedding: M = dx / dq, G = M^T M. The momentum is
+    p = M^T v for the velocity v of x. U is minus the log density by dq, so U + log|G| / 2 that by the Hausdorff measure.
+    friction C: scalar, (n,) or (n, n), over the entries of x.
+    """
+
+    def D(z: Phase) -> Array:
+        M = _chart_basis(chart, z.position)
+        return _momentum_block(M.T @ _matrix(friction, len(M), "friction") @ M)
+
+    return Recipe(_geodesic_energy(potential, chart), D, lambda z: _coupling(jnp.eye(_size(z.position))))
+
+
+def gsgnht(potential: Potential, chart: Chart, friction: float, inertia: float = 1.0) -> Recipe:
+    """Geodesic stochastic gradient thermostat in coordinates (Liu, Zhu & Song 2016, eq. 6), xi of shape ().
+
+    H of SGGMC + (tau m / 2) (xi - C)^2, D = diag(0, C G, 0), and in Q the blocks Q_{q p} = -I, Q_{p xi} = p / (tau m), with
+    their negative transposes: dp as in SGGMC with xi for the friction, dxi = (p^T G^-1 p / m - 1) / tau dt. m is the
+    number of coordinates q, the dimension of the manifold. friction C, inertia tau: scalars.
+    """
+    energy = _geodesic_energy(potential, chart)
+
+    def H(z: Thermostat) -> Array:
+        return energy(Phase(z.position, z.momentum)) + inertia * _size(z.position) / 2 * (z.xi - friction) ** 2
+
+    def D(z: Thermostat) -> Array:
+        m = _size(z.position)
+        M = _chart_basis(chart, z.position)
+        return jnp.zeros((2 * m + 1, 2 * m + 1)).at[m : 2 * m, m : 2 * m].set(friction * M.T @ M)
+
+    def Q(z: Thermostat) -> Array:
+        m = _size(z.position)
+        heat = flatten(z.momentum)[0] / (inertia * m)
+        Q = jnp.zeros((2 * m + 1, 2 * m + 1)).at[: 2 * m, : 2 * m].set(_coupling(jnp.eye(m)))
+        return Q.at[m : 2 * m, -1].set(heat).at[-1, m : 2 * m].set(-heat)
+
+    return Recipe(H, D, Q)
+
+
+def _geodesic_energy(potential: Potential, chart: Chart) -> Callable[[Phase], Array]:
+    """That of RMHMC with the metric of the chart."""
+    metric = lambda q: (lambda M: M.T @ M)(_chart_basis(chart, q))
+    return rmhmc(potential, metric).H
+
+
+def _chart_basis(chart: Chart, position: State) -> Array:
+    """M = dx / dq, (n, m): its columns span the tangent space."""
+    q, unravel = flatten(position)
+    return jax.jacfwd(lambda q: chart(unravel(q)))(q)
+
+
 def _thermostat(
     potential: Potential, friction: Any, inertia: float, groups_of: Callable[[int], tuple[int, ...]]
 ) -> Recipe:
@@ -292,6 +348,11 @@ def _sheared(q: Array) -> Array:
     return jnp.eye(q.size) + jnp.triu(jnp.broadcast_to(jnp.sin(q)[:, None] / 2, (q.size, q.size)), 1)
 
 
+def _bowl(q: Array) -> Array:
+    """The chart of the examples, of a paraboloid: (d,) -> (d + 1,)."""
+    return jnp.append(q, q @ q / 2)
+
+
 _plain = lambda q: q
 _phase = lambda q: Phase(q, jnp.ones_like(q) / 2)
 _thermostats = lambda xi: lambda q: Thermostat(*_phase(q), xi(q))
@@ -321,6 +382,10 @@ TABLE: tuple[Method, ...] = (
            lambda u, d: gsgrhmc(u, _tilted), _phase),
     Method("any F(θ), A(θ)", adaptive, "adaptive", "adaptive", "this package",
            lambda u, d: adaptive(u, _sheared, _tilted), _phase),
+    Method("SGGMC", sggmc, "adaptive", "constant", "Liu, Zhu & Song 2016",
+           lambda u, d: sggmc(u, _bowl, 0.8 + np.arange(d + 1) / d), _phase),
+    Method("gSGNHT", gsgnht, "adaptive", "adaptive", "Liu, Zhu & Song 2016",
+           lambda u, d: gsgnht(u, _bowl, 0.8, inertia=1.5), _thermostats(lambda q: jnp.asarray(0.8))),
 )
 # fmt: on
 
