@@ -1,4 +1,4 @@
-"""Laws of the geodesic samplers that are known without simulation: uniform targets, conjugate posteriors, symmetries."""
+"""Laws of the geodesic samplers that are known in advance: uniform targets, conjugate posteriors, symmetries."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def averages(kernel, target, gradient, see, chains, steps, burn, batch_of=None, 
     return found.mean(0), found.std(0, ddof=1) / np.sqrt(chains)
 
 
-# --- a uniform target stays uniform, at every step size ------------------------------------------------------------------
+# --- a uniform target stays uniform, at every step size ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_uniform_target_stays_uniform_and_as_warm_as_its_dimension(kernel, war
     assert error.max() < 1e-2
 
 
-# --- a posterior that is known -------------------------------------------------------------------------------------------
+# --- a posterior that is known ----------------------------------------------------------------------------------------
 
 MEAN = np.array([0.0, 0.6, 0.8])
 ROWS = vmf.sample(np.random.default_rng(1), MEAN, 3.0, 40).astype(np.float32)
@@ -95,7 +95,7 @@ def test_a_mean_direction_has_its_conjugate_posterior(name):
     assert error.max() < 2e-3
 
 
-# --- noise of the gradient that is not the same in all directions --------------------------------------------------------
+# --- noise of the gradient that is not the same in all directions -----------------------------------------------------
 
 MU = np.array([0.0, 0.0, 1.0], np.float32)
 VMF = fokker.Target(lambda x: 5 * x[2], None, space=fokker.Sphere(3), start=MU)
@@ -113,7 +113,7 @@ def test_a_thermostat_does_not_repair_anisotropic_noise():
     assert abs(gap) < 4 * error[0] + 1e-3
 
 
-# --- nothing drifts away -------------------------------------------------------------------------------------------------
+# --- nothing drifts away ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype, bound", [("float64", 1e-12), ("float32", 1e-5)])

@@ -1,7 +1,7 @@
 """The coordinate-space recipe of Liu, Zhu & Song (2016), Sec. 3.2, specifies the samplers that move in the embedding.
 
-Chart: the upper half sphere of S^2, q -> (q, sqrt(1 - q.q)). It covers a part of the sphere only, but laws and steps are
-local. The velocity v of a point x is the momentum p = M^T v, M = dx / dq.
+Chart: the upper half sphere of S^2, q -> (q, sqrt(1 - q.q)). It covers a part of the sphere, but laws and steps are local.
+The velocity v of a point x is the momentum p = M^T v, M = dx / dq.
 """
 
 import jax
@@ -82,7 +82,7 @@ def test_the_recipe_of_the_paper_is_right_and_its_neighbours_are_not(recipe, dri
         assert found.residual < 1e-13 and not found.reversible
 
 
-# --- one step in the embedding, seen in the chart -----------------------------------------------------------------------
+# --- one step in the embedding, seen in the chart ---------------------------------------------------------------------
 
 Q0, P0, XI0 = np.array([0.3, -0.5]), np.array([0.9, -0.4]), 1.3
 ROOT3 = np.sqrt(3.0)

@@ -1,11 +1,12 @@
 """Known samplers as their (H, D, Q), in the order of Ma, Chen & Fox (2015), section 3 and supplement D.
 
-After them those of Liu, Zhu & Song (2016), section 3.2, on a manifold seen through a chart. Each function takes the potential U = -log posterior of a position (a pytree, d entries) and returns a
-`Recipe` that leaves exp(-H) invariant, so the position has the density exp(-U). The state is the position
+After them those of Liu, Zhu & Song (2016), section 3.2, on a manifold seen through a chart. Each function takes
+the potential U = -log posterior of a position (a pytree, d entries) and returns a `Recipe` that leaves exp(-H) invariant, so the position has the density exp(-U). The state is the position
 itself, `Phase` or `Thermostat`; matrices follow position, momentum, xi in this order. `TABLE` lists the
 methods with where their D and Q live, and `draw_map` draws it (the paper's Fig. S.4).
 
-These are the executable specifications of the kernels in `fokker.sgmcmc` and `fokker.geodesic`, which are the ones to run.
+These are the executable specifications of the kernels in `fokker.sgmcmc` and `fokker.geodesic`, which are the
+ones to run.
 """
 
 from __future__ import annotations
@@ -178,7 +179,8 @@ def sggmc(potential: Potential, chart: Chart, friction: Any) -> Recipe:
     H = U + log|G| / 2 + p^T G^-1 p / 2, D = diag(0, M^T C M), Q = [[0, -I], [I, 0]]:
     dq = G^-1 p dt, dp = (-grad [U + log|G| / 2 + p^T G^-1 p / 2] - M^T C M G^-1 p) dt + sqrt(2 M^T C M) dW.
     `chart(q)` is the point x of the manifold in R^n, an isometric embedding: M = dx / dq, G = M^T M. The momentum is
-    p = M^T v for the velocity v of x. U is minus the log density by dq, so U + log|G| / 2 that by the Hausdorff measure.
+    p = M^T v for the velocity v of x. U is minus the log density by dq, and U + log|G| / 2 that by the Hausdorff
+    measure.
     friction C: scalar, (n,) or (n, n), over the entries of x.
     """
 
@@ -192,8 +194,8 @@ def sggmc(potential: Potential, chart: Chart, friction: Any) -> Recipe:
 def gsgnht(potential: Potential, chart: Chart, friction: float, inertia: float = 1.0) -> Recipe:
     """Geodesic stochastic gradient thermostat in coordinates (Liu, Zhu & Song 2016, eq. 6), xi of shape ().
 
-    H of SGGMC + (tau m / 2) (xi - C)^2, D = diag(0, C G, 0), and in Q the blocks Q_{q p} = -I, Q_{p xi} = p / (tau m), with
-    their negative transposes: dp as in SGGMC with xi for the friction, dxi = (p^T G^-1 p / m - 1) / tau dt. m is the
+    H of SGGMC + (tau m / 2) (xi - C)^2, D = diag(0, C G, 0), and in Q the blocks Q_{q p} = -I and
+    Q_{p xi} = p / (tau m) with their negative transposes: dp as in SGGMC with xi for the friction, dxi = (p^T G^-1 p / m - 1) / tau dt. m is the
     number of coordinates q, the dimension of the manifold. friction C, inertia tau: scalars.
     """
     energy = _geodesic_energy(potential, chart)
