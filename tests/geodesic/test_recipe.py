@@ -1,7 +1,7 @@
 """The coordinate-space recipe of Liu, Zhu & Song (2016), Sec. 3.2, specifies the samplers that move in the embedding.
 
-Chart: the upper half sphere of S^2, q -> (q, sqrt(1 - q.q)). It covers a part of the sphere, but laws and steps are local.
-The velocity v of a point x is the momentum p = M^T v, M = dx / dq.
+Chart: the upper half sphere of S^2, q -> (q, sqrt(1 - q.q)). It covers a part of the sphere, but laws and steps are
+local. The velocity v of a point x is the momentum p = M^T v, M = dx / dq.
 """
 
 import jax

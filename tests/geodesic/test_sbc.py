@@ -1,8 +1,8 @@
 """Simulation-based calibration (Talts et al. 2018) of the geodesic samplers with a Metropolis test.
 
-A mean direction: mu ~ vMF(m, 2) on S^2, six rows ~ vMF(mu, 3). Shares: theta ~ Dirichlet on the simplex, counts of twelve draws.
-Draw the parameters, then data, then sample the posterior: the ranks of the parameters among nearly independent
-draws of their own posterior are uniform if and only if the sampler is right.
+A mean direction: mu ~ vMF(m, 2) on S^2, six rows ~ vMF(mu, 3). Shares: theta ~ Dirichlet on the simplex, counts of
+twelve draws. Draw the parameters, then data, then sample the posterior: the ranks of the parameters among nearly
+independent draws of their own posterior are uniform if and only if the sampler is right.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,10 @@
 """Known samplers as their (H, D, Q), in the order of Ma, Chen & Fox (2015), section 3 and supplement D.
 
 After them those of Liu, Zhu & Song (2016), section 3.2, on a manifold seen through a chart. Each function takes
-the potential U = -log posterior of a position (a pytree, d entries) and returns a `Recipe` that leaves exp(-H) invariant, so the position has the density exp(-U). The state is the position
-itself, `Phase` or `Thermostat`; matrices follow position, momentum, xi in this order. `TABLE` lists the
-methods with where their D and Q live, and `draw_map` draws it (the paper's Fig. S.4).
+the potential U = -log posterior of a position (a pytree, d entries) and returns a `Recipe` that leaves
+exp(-H) invariant, so the position has the density exp(-U). The state is the position itself, `Phase` or
+`Thermostat`; matrices follow position, momentum, xi in this order. `TABLE` lists the methods with where their
+D and Q live, and `draw_map` draws it (the paper's Fig. S.4).
 
 These are the executable specifications of the kernels in `fokker.sgmcmc` and `fokker.geodesic`, which are the
 ones to run.
@@ -195,8 +196,9 @@ def gsgnht(potential: Potential, chart: Chart, friction: float, inertia: float =
     """Geodesic stochastic gradient thermostat in coordinates (Liu, Zhu & Song 2016, eq. 6), xi of shape ().
 
     H of SGGMC + (tau m / 2) (xi - C)^2, D = diag(0, C G, 0), and in Q the blocks Q_{q p} = -I and
-    Q_{p xi} = p / (tau m) with their negative transposes: dp as in SGGMC with xi for the friction, dxi = (p^T G^-1 p / m - 1) / tau dt. m is the
-    number of coordinates q, the dimension of the manifold. friction C, inertia tau: scalars.
+    Q_{p xi} = p / (tau m) with their negative transposes: dp as in SGGMC with xi for the friction,
+    dxi = (p^T G^-1 p / m - 1) / tau dt. m is the number of coordinates q, the dimension of the manifold.
+    friction C, inertia tau: scalars.
     """
     energy = _geodesic_energy(potential, chart)
 
