@@ -36,9 +36,20 @@ def move(
     return jax.tree.map(np.asarray, jax.jit(jax.vmap(chain))(keys(seed, len(start)), start))
 
 
-def averages(kernel: Any, potential: Any, start: Any, iterations: int, f: Any, *, gradient: Any = None, seed: int = 0):
-    """The average of f(position) along every chain, (chains, k); independent from chain to chain."""
-    bound = kernel.bind(Target.from_log_density(lambda theta: -potential(theta)), gradient or minibatch())
+def averages(
+    kernel: Any,
+    potential: Any,
+    start: Any,
+    iterations: int,
+    f: Any,
+    *,
+    gradient: Any = None,
+    seed: int = 0,
+    space: Any = None,
+):
+    """The average of f(state) along every chain, (chains, k); independent from chain to chain."""
+    target = Target(lambda theta: -potential(theta), None, space=space)
+    bound = kernel.bind(target, gradient or minibatch())
 
     def chain(words, position):
         def one(carry, t):

@@ -18,6 +18,7 @@ import fokker
 
 NAMES = sorted(fokker._EXPORTS)
 ERRORS = [f"errors.{name}" for name, value in vars(fokker.errors).items() if inspect.isclass(value)]
+INNER = ERRORS + [f"{module}.{name}" for module in fokker._MODULES for name in getattr(fokker, module).__all__]
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -59,11 +60,11 @@ def test_type_checkers_see_the_same_exports():
     tree = ast.parse(Path(fokker.__file__).read_text())
     (guarded,) = (node for node in tree.body if isinstance(node, ast.If))  # if TYPE_CHECKING:
     seen = {alias.name: node.module for node in guarded.body for alias in node.names}
-    assert seen == fokker._EXPORTS
+    assert seen == fokker._EXPORTS | dict.fromkeys(fokker._MODULES, "fokker")
 
 
 def test_all_and_dir_list_the_exports():
-    assert fokker.__all__ == ["errors", *NAMES]
+    assert fokker.__all__ == ["errors", *fokker._MODULES, *NAMES]
     assert set(fokker.__all__) < set(dir(fokker))
 
 
@@ -76,7 +77,7 @@ def test_version_is_that_of_the_installed_package():
     assert fokker.__version__ == metadata.version("fokker")
 
 
-@pytest.mark.parametrize("name", NAMES + ERRORS)
+@pytest.mark.parametrize("name", NAMES + INNER)
 def test_public_name_has_a_docstring_of_its_own(name):
     value = attrgetter(name)(fokker)
     own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
@@ -88,7 +89,7 @@ def test_every_public_name_is_on_one_page_of_the_documentation():
     directive = re.compile(r"^```\{public\}\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
     blocks = [block for page in (ROOT / "docs").glob("*.md") for block in directive.findall(page.read_text())]
     shown = [name for block in blocks for name in block.split()]
-    assert sorted(shown) == sorted(NAMES + ERRORS)
+    assert sorted(shown) == sorted(NAMES + INNER)
 
 
 # --- the wheel ---

@@ -10,6 +10,8 @@ from fokker import errors
 
 __version__ = "0.1.0"
 
+_MODULES = ("vmf",)  # modules that are public under their own name, beside errors
+
 # Public name -> module that defines it. The imports at the end tell the same to type checkers and editors
 # (tests/test_package.py holds the two together).
 _EXPORTS = {
@@ -66,10 +68,12 @@ _EXPORTS = {
     "Target": "fokker.target",
 }
 
-__all__ = ["errors", *sorted(_EXPORTS)]
+__all__ = ["errors", *_MODULES, *sorted(_EXPORTS)]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"fokker.{name}")
     if name not in _EXPORTS:
         raise AttributeError(f"module 'fokker' has no attribute {name!r}")
     value = getattr(import_module(_EXPORTS[name]), name)
@@ -82,6 +86,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from fokker import vmf as vmf
     from fokker.data.sources import IteratorSource as IteratorSource
     from fokker.data.sources import array_source as array_source
     from fokker.data.sources import arrow_source as arrow_source

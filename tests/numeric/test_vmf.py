@@ -299,12 +299,36 @@ def test_the_angle_to_mu_has_its_density_in_single_precision(d, kappa):
 @pytest.mark.parametrize("d, kappa, n", [(2, 20.0, N), (3, 1.0, N), (8, 0.0, N), (3000, 2e4, 1500)])
 def test_moments_along_mu_are_the_ratio_and_its_slope(draw, d, kappa, n, x64):
     mu = unit(d)
-    cos = draw(mu, kappa, n) @ mu
+    assert_moments_along_mu(d, kappa, draw(mu, kappa, n) @ mu)
+
+
+def assert_moments_along_mu(d, kappa, cos):
+    n = cos.size
     A, slope = vmf.mean_length(d, kappa), vmf.mean_length_slope(d, kappa)
     assert abs(cos.mean() - A) < 4 * math.sqrt(slope / n)
     square = (cos - A) ** 2
     assert abs(square.mean() - slope) < 4 * square.std() / math.sqrt(n)
     assert abs((cos**2).mean() - (slope + A * A)) < 4 * (cos**2).std() / math.sqrt(n)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 1e-3, 1.0, 500.0, 1e4, 1e6])
+@pytest.mark.parametrize("d", [2, 3, 10, 5000, *(pytest.param(d, marks=pytest.mark.slow) for d in (300, 100_000))])
+def test_draws_are_right_at_every_dimension_and_concentration(d, kappa):
+    """1 - cos as half the squared chord, which keeps its digits; across mu, any entry is that of a uniform point."""
+    n = 400 if d > 1000 else 4000
+    mu = unit(d)
+    x = draw_numpy(mu, kappa, n)
+    assert np.abs(np.linalg.norm(x, axis=-1) - 1).max() < 1e-13
+    assert_moments_along_mu(d, kappa, 1 - ((x - mu) ** 2).sum(-1) / 2)
+    across = np.linalg.norm(x - (x @ mu)[:, None] * mu, axis=-1)
+    for seed in range(3):
+        e = unit(d, 10 + seed)
+        e = e - (e @ mu) * mu
+        side = x @ (e / np.linalg.norm(e)) / across
+        if d == 2:  # two points
+            assert abs((side > 0).mean() - 0.5) < 4 * 0.5 / math.sqrt(n)
+        else:
+            assert stats.kstest(np.arccos(side.clip(-1, 1)), angles_cdf(d - 1, 0.0)).pvalue > 1e-3
 
 
 @samplers

@@ -16,6 +16,10 @@ are written in h = kappa (1 - A) / A and b = h - kappa h', that is A = kappa / (
 As nu + 1/2 <= h, b <= 2 (nu + 1), no digits cancel at any kappa, and errors shrink on the way down. The textbook
 A' = 1 - A^2 - (2 nu + 1) A / kappa loses a factor kappa^2 / nu where kappa is large, and nu where it is small.
 
+Departures from print: Liu, Zhu & Song (2016, suppl. F.3) add up the power series of I_nu in logarithms, which is right
+and takes about kappa / 2 terms. A' - with no expansion for large kappa - and log c are written so that they keep their
+digits everywhere, log c where it crosses 0 too; the inverse takes Newton steps until nothing changes.
+
 The formulas are arithmetic on whatever ``xp`` computes with: floats or NumPy in ``vmf``, JAX in ``vmf_jax``. nu is a
 float.
 """

@@ -60,15 +60,23 @@ def check_mean_length(R: Any) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def check_direction(mu: Any) -> NDArray[Any]:
+def check_direction(mu: Any, name: str = "mu") -> NDArray[Any]:
     """Unit vectors in the last axis, of 2 entries or more."""
     mu = np.asarray(mu)
     if mu.ndim == 0 or mu.shape[-1] < 2 or mu.dtype.kind not in "iuf":
-        raise InputError(f"mu must be a unit vector, or an array of them, of 2 numbers or more, got shape {mu.shape}.")
+        raise InputError(
+            f"{name} must be a unit vector, or an array of them, of 2 numbers or more, got shape {mu.shape}."
+        )
     length = np.linalg.norm(mu, axis=-1)
     if not (abs(length - 1) < 1e-5).all():
-        raise SpaceError(f"mu must have length 1 in its last axis, got {length}; divide it by its length.")
+        raise SpaceError(f"{name} must have length 1 in its last axis, got {length}; divide it by its length.")
     return mu
+
+
+def check_same_length(x: Any, mu: Any) -> None:
+    """Both in R^d; vectors of one entry would broadcast."""
+    if x.shape[-1:] != mu.shape[-1:]:
+        raise InputError(f"x and mu must be vectors of the same length, got shapes {x.shape} and {mu.shape}.")
 
 
 def _evaluate(formula: Callable[..., Any], d: NDArray[Any], x: NDArray[np.float64]) -> Any:
@@ -118,8 +126,9 @@ def concentration(d: ArrayLike, R: ArrayLike) -> Any:
 
 def log_density(x: ArrayLike, mu: ArrayLike, kappa: ArrayLike) -> Any:
     """log c_d(kappa) + kappa mu.x; x, mu: (..., d), kappa: (...)."""
-    mu = check_direction(mu)
-    return log_normaliser(mu.shape[-1], kappa) + np.asarray(kappa) * (np.asarray(x) * mu).sum(-1)
+    x, mu = check_direction(x, "x"), check_direction(mu)
+    check_same_length(x, mu)
+    return log_normaliser(mu.shape[-1], kappa) + np.asarray(kappa) * (x * mu).sum(-1)
 
 
 def bingham_log_density(x: Any, matrix: Any) -> Any:

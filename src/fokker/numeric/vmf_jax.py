@@ -105,8 +105,9 @@ def concentration(d: int, R: Any) -> Array:
 
 def log_density(x: Any, mu: Any, kappa: Any) -> Array:
     """log c_d(kappa) + kappa mu.x; x, mu: (..., d), kappa: (...)."""
-    mu = _checked(vmf.check_direction, mu)
-    return log_normaliser(mu.shape[-1], kappa) + kappa * (x * mu).sum(-1)
+    x, mu = _checked(partial(vmf.check_direction, name="x"), x), _checked(vmf.check_direction, mu)
+    vmf.check_same_length(x, mu)
+    return log_normaliser(mu.shape[-1], kappa) + jnp.asarray(kappa) * (x * mu).sum(-1)
 
 
 def sample(key: Any, mu: Any, kappa: Any, shape: tuple[int, ...] | None = None, stream: int = 0) -> Array:
