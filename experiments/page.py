@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from pathlib import Path
 
 from experiments.report import ROOT
 
 PAGE = ROOT / "docs" / "experiments.md"
-ORDER = ("Figure 1", "Figure 2, left", "Figure S.5", "Figure 2, right", "Figure S.4")  # the rest by name
+PAPERS = {  # a folder's heading; folders that are not named come last
+    "recipe": "A complete recipe for stochastic gradient MCMC (Ma, Chen and Fox 2015)",
+    "geodesic": "Stochastic gradient geodesic MCMC methods (Liu, Zhu and Song 2016)",
+}
+ORDER = ("Figure 1", "Figure 2, left", "Figure S.5", "Figure 2, right", "Figure S.4")  # of each; the rest by name
 
 HEAD = """\
 # The papers' figures, run again
@@ -24,25 +29,33 @@ is a small version that keeps nothing.
 
 def results() -> list[Path]:
     """The JSON files of claims on record, in the order of the page."""
-    rank = lambda f: ORDER.index(f) if f in ORDER else len(ORDER)
+    rank = lambda name, order: order.index(name) if name in order else len(order)
     keyed = []
-    for path in sorted(ROOT.glob("experiments/*/out/*.json")):
+    for path in ROOT.glob("experiments/*/out/*.json"):
         found = json.loads(path.read_text(encoding="utf-8"))
         if "claims" in found:
-            keyed.append((rank(found["figure"]), found["figure"], path))
-    return [path for _, _, path in sorted(keyed)]
+            folder, figure = folder_of(path), found["figure"]
+            keyed.append((rank(folder, [*PAPERS]), folder, rank(figure, ORDER), figure, path))
+    return [path for *_, path in sorted(keyed)]
+
+
+def folder_of(path: Path) -> str:
+    return path.parent.parent.name
 
 
 def text() -> str:
     """The page."""
-    return "\n".join([HEAD, *map(section, results())])
+    parts = [HEAD]
+    for folder, paths in groupby(results(), folder_of):
+        parts += [f"## {PAPERS.get(folder, folder)}\n", *map(section, paths)]
+    return "\n".join(parts)
 
 
 def section(path: Path) -> str:
     found = json.loads(path.read_text(encoding="utf-8"))
-    folder = path.parent.parent.name
+    folder = folder_of(path)
     lines = [
-        f"## {found['figure']}: {found['title']}",
+        f"### {found['figure']}: {found['title']}",
         "",
         f"![{found['title']}](../experiments/{folder}/out/{found['image']})",
         "",

@@ -23,6 +23,8 @@ COLOURS = {
     "naive, eq. (16)": "#D55E00",
     "gSGRHMC": "#009E73",
     "SGRLD": "#CC79A7",
+    "GMC": "#0072B2",
+    "SGGMC": "#D55E00",
     "exact": "#000000",
 }
 

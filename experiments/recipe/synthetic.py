@@ -69,16 +69,21 @@ def metric(potential: Callable, smoothing: float) -> level_set:
 
 @dataclass(frozen=True)
 class noisy_gradient:
-    """The exact gradient plus Normal(0, variance), a variance that the sampler is told."""
+    """The exact gradient plus Normal(0, variance), a variance that the sampler is told unless ``told`` is False."""
 
     variance: float = NOISE
-    noise: str = "scalar"
+    told: bool = True
+
+    @property
+    def noise(self) -> str:
+        return "scalar" if self.told else "none"
 
     def bind(self, target: Target) -> BoundGradient:
         def estimate(key: Any, position: Any, batch: Any, aux: Any) -> tuple[Any, Any, Any]:
             z = normal(key, position.shape, GRADIENT_STREAM, position.dtype)
             grad_u = -jax.grad(target.log_prior)(position)
-            return grad_u + self.variance**0.5 * z, jnp.asarray(self.variance, position.dtype), aux
+            known = jnp.asarray(self.variance, position.dtype) if self.told else None
+            return grad_u + self.variance**0.5 * z, known, aux
 
         return BoundGradient(lambda position: None, estimate)
 
