@@ -9,9 +9,10 @@ from pathlib import Path
 from experiments.report import ROOT
 
 PAGE = ROOT / "docs" / "experiments.md"
-PAPERS = {  # a folder's heading; folders that are not named come last
+HEADINGS = {  # of folders; those that are not named come last
     "recipe": "A complete recipe for stochastic gradient MCMC (Ma, Chen and Fox 2015)",
     "geodesic": "Stochastic gradient geodesic MCMC methods (Liu, Zhu and Song 2016)",
+    "audit": "The audit of a run",
 }
 ORDER = ("Figure 1", "Figure 2, left", "Figure S.5", "Figure 2, right", "Figure S.4")  # of each; the rest by name
 
@@ -35,7 +36,7 @@ def results() -> list[Path]:
         found = json.loads(path.read_text(encoding="utf-8"))
         if "claims" in found:
             folder, figure = folder_of(path), found["figure"]
-            keyed.append((rank(folder, [*PAPERS]), folder, rank(figure, ORDER), figure, path))
+            keyed.append((rank(folder, [*HEADINGS]), folder, rank(figure, ORDER), figure, path))
     return [path for *_, path in sorted(keyed)]
 
 
@@ -47,7 +48,7 @@ def text() -> str:
     """The page."""
     parts = [HEAD]
     for folder, paths in groupby(results(), folder_of):
-        parts += [f"## {PAPERS.get(folder, folder)}\n", *map(section, paths)]
+        parts += [f"## {HEADINGS.get(folder, folder)}\n", *map(section, paths)]
     return "\n".join(parts)
 
 
