@@ -8,6 +8,7 @@ is smaller by the factor d / N and left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from _logistic import BATCH, PRIOR_SD, Problem
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.optimize import brentq
 
+from fokker.data.batches import Batches
 from fokker.run.linear_chain import _fading_sum, step_map
 
 
@@ -41,8 +43,11 @@ class Quadratic:
         """The prior's Gaussian, up to a constant; its slope at the mode is balanced by the scores."""
         return -0.5 * (((phi + self.mode.astype(np.float32)) / PRIOR_SD) ** 2).sum()
 
-    def noise(self, order: np.ndarray | None = None) -> np.ndarray:
-        """V of batches of rows drawn with replacement; or, given the order of the rows, of a window at any start."""
+    def noise(self, order: np.ndarray | None = None, later: int = 0) -> np.ndarray:
+        """V of batches of rows drawn with replacement; or, given the order of the rows, of a window at any start.
+
+        later: the covariance of the window so many batches on with the first, (d, d).
+        """
         rows = self.score[:, None] * self.X
         rows = rows - rows.mean(0)
         N = len(rows)
@@ -51,7 +56,7 @@ class Quadratic:
         cyclic = rows[np.concatenate([order, order[: BATCH - 1]])]
         sums = np.cumsum(np.concatenate([np.zeros_like(cyclic[:1]), cyclic]), axis=0)
         means = (sums[BATCH:] - sums[:-BATCH]) / BATCH
-        return N**2 * (means.T @ means) / N
+        return N**2 * (np.roll(means, -later * BATCH, axis=0).T @ means) / N
 
 
 def at_mode(p: Problem) -> Quadratic:
@@ -70,12 +75,13 @@ def at_mode(p: Problem) -> Quadratic:
 
 def covariance(
     method: str, integrator: str, A: np.ndarray, V: np.ndarray, eps: float, friction: float, epoch: int | None,
-    injected: float = 1.0,
+    injected: float = 1.0, lags: Sequence[np.ndarray] = (),
 ) -> np.ndarray:  # fmt: skip
     """Stationary covariance of (phi, r) in the eigenbasis of A, directions coupled by V: (m d, m d).
 
     epoch: batches of an epoch without replacement, None when batches are independent. injected: the share of the
-    noise that the friction asks for.
+    noise that the friction asks for. lags: the covariance of the gradient's noise k batches on with that of now, for
+    k = 1, 2, ..., beyond what all batches of an epoch have in common.
     """
     a, U = np.linalg.eigh(A)
     K, inject, push = step_map(method, integrator, a, np.full_like(a, eps), np.full_like(a, friction))
@@ -83,11 +89,15 @@ def covariance(
     join = lambda block: np.block([[block(i, j) for j in parts] for i in parts])
     K_all = join(lambda i, j: np.diag(K[:, i, j]))
     noise = injected * join(lambda i, j: np.diag(inject[:, i] * inject[:, j]))
-    gradient = join(lambda i, j: push[:, i, None] * (U.T @ V @ U) * push[None, :, j])
+    pushed = lambda V: join(lambda i, j: push[:, i, None] * (U.T @ V @ U) * push[None, :, j])
+    gradient = pushed(V)
     total = solve_discrete_lyapunov(K_all, noise + gradient)
     if epoch is not None:  # linear_chain: within an epoch batches cancel
         past = _fading_sum(K_all, epoch) @ solve_discrete_lyapunov(K_all, gradient)
         total = total - (past + past.T) / (epoch - 1)
+    for k, lag in enumerate(lags, 1):
+        past = np.linalg.matrix_power(K_all, k) @ solve_discrete_lyapunov(K_all, pushed(lag.T))
+        total = total + past + past.T
     return total
 
 
@@ -97,13 +107,23 @@ def marginal_sds(A: np.ndarray, total: np.ndarray) -> np.ndarray:
     return np.sqrt(np.einsum("ci,ij,cj->c", U, total[:d, :d], U))
 
 
-def thermostat(A: np.ndarray, V: np.ndarray, eps: float, diffusion: float, epoch: int | None) -> float:
+def noise_of(q: Quadratic, batches: Batches) -> tuple[np.ndarray, list[np.ndarray], int | None]:
+    """V of the batches that a chain gets, its ``lags`` within a run, and the batches of an epoch."""
+    order, R = batches.row_orders()[0], batches.run
+    V, epoch = q.noise(order), batches.per_epoch if batches.order == "epochs" else None
+    common = 0 if epoch is None else -V / (epoch - 1)
+    return V, [(R - k) / R * (q.noise(order, k) - common) for k in range(1, R)], epoch
+
+
+def thermostat(
+    A: np.ndarray, V: np.ndarray, eps: float, diffusion: float, epoch: int | None, lags: Sequence[np.ndarray] = ()
+) -> float:
     """The friction xi at which SGNHT ("aboba") has kinetic energy 1, with diffusion / xi of the noise it asks for."""
     d = len(A)
 
     def excess(log_xi: float) -> float:
         xi = float(np.exp(log_xi))
-        total = covariance("sgnht", "aboba", A, V, eps, xi, epoch, diffusion / xi)
+        total = covariance("sgnht", "aboba", A, V, eps, xi, epoch, diffusion / xi, lags)
         return float(np.trace(total[d:, d:])) / d - 1
 
     return float(np.exp(brentq(excess, np.log(diffusion) - 0.5, np.log(diffusion) + 3.0, xtol=1e-8)))

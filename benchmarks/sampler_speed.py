@@ -137,7 +137,7 @@ def accuracy(quick: bool) -> Iterator[Row]:
     """One chain each on the Gaussian approximation, at the step where gradient noise is 0.4 of the injected noise."""
     import jax
     import jax.numpy as jnp
-    from _gaussian import at_mode, covariance, marginal_sds, thermostat
+    from _gaussian import at_mode, covariance, marginal_sds, noise_of, thermostat
     from _logistic import BATCH, D, ours_draws, plan, problem
     from _peers import BlackJAX
     from blackjax.sgmcmc.gradients import grad_estimator
@@ -159,13 +159,14 @@ def accuracy(quick: bool) -> Iterator[Row]:
         made = plan(target, kernel, thin=thin, draws=int(longer * steps / thin), warmup=burn)
         return ours_draws(made), made
 
-    def law(method: str, integrator: str, V: np.ndarray, epoch: int | None) -> np.ndarray:
+    def law(method: str, integrator: str, batches: Any) -> np.ndarray:
+        V, lags, epoch = noise_of(q, batches)
         if method == "sgld":
-            return marginal_sds(q.A, covariance(method, integrator, q.A, V, eps, 0.0, epoch))
+            return marginal_sds(q.A, covariance(method, integrator, q.A, V, eps, 0.0, epoch, lags=lags))
         if method == "sghmc":
-            return marginal_sds(q.A, covariance(method, integrator, q.A, V, move, friction, epoch))
-        xi = thermostat(q.A, V, move, friction, epoch)
-        return marginal_sds(q.A, covariance(method, integrator, q.A, V, move, xi, epoch, friction / xi))
+            return marginal_sds(q.A, covariance(method, integrator, q.A, V, move, friction, epoch, lags=lags))
+        xi = thermostat(q.A, V, move, friction, epoch, lags)
+        return marginal_sds(q.A, covariance(method, integrator, q.A, V, move, xi, epoch, friction / xi, lags))
 
     errors = {}
     if not quick:
@@ -190,8 +191,7 @@ def accuracy(quick: bool) -> Iterator[Row]:
     for name, (method, integrator, kernel, said) in settings.items():
         draws, made = of_ours(kernel, 1.6 if method == "sgnht" else 1.0)  # more friction, by the gradient noise
         score = _score(draws)
-        V = q.noise(made.batches.row_orders()[0])
-        expected = law(method, integrator, V, p.size // BATCH if made.batches.order == "epochs" else None)
+        expected = law(method, integrator, made.batches)
         of_mean = np.abs(score.mean) / (expected / np.sqrt(score.ess))
         of_sd = np.abs(score.sd / expected - 1) * np.sqrt(2 * score.ess_of_squares)
         yield BARS_BY_NAME[f"{name}: ESS"].row(

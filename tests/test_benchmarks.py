@@ -82,6 +82,19 @@ def test_the_law_of_the_chain_is_that_of_simulated_recursions():
             np.testing.assert_allclose(gaussian.marginal_sds(A, total) ** 2, want, rtol=1e-9)
 
 
+def test_noise_that_batches_of_a_run_have_in_common_adds_to_the_variance():
+    """SGLD in one dimension with a moving average as gradient noise: eps^2 (V + 2 rho C_1 + ...) / (1 - rho^2)."""
+    import numpy as np
+
+    gaussian = load(ROOT / "benchmarks" / "_gaussian.py")
+    a, V, C, eps = 2.0, 5.0, (1.5, -0.7), 0.1
+    one = lambda x: np.array([[x]])
+    total = gaussian.covariance("sgld", "", one(a), one(V), eps, 0.0, None, lags=[one(c) for c in C])
+    rho = 1 - eps * a
+    want = (2 * eps + eps**2 * (V + 2 * rho * C[0] + 2 * rho**2 * C[1])) / (1 - rho**2)
+    np.testing.assert_allclose(total[0, 0], want, rtol=1e-12)
+
+
 def test_the_thermostat_takes_up_gradient_noise():
     """To first order in the step, xi is A + eps v / 2 for noise of covariance v I."""
     import numpy as np

@@ -21,17 +21,17 @@ from fokker.run.gradients import minibatch
 from fokker.target import Target
 
 
-def epochs_of(size, batch_size, monkeypatch):
-    """Starts of the windows of one epoch, (outcomes, size // batch_size): each pair of draws, all equally likely."""
-    per_epoch, draws = size // batch_size, {}
+def epochs_of(size, batch_size, monkeypatch, run=1):
+    """Starts of the windows of one epoch, (outcomes, per_epoch): each pair of draws, all equally likely."""
+    batches, draws = Batches(size, batch_size, 0, run=run), {}
     monkeypatch.setattr(
         module.random, "integers", lambda key, t, index, bound: np.full(len(t), draws[int(index[0])] % bound)
     )
     outcomes = []
     for offset in range(size):
-        for stride in range(per_epoch):
+        for stride in range(batches.runs):
             draws.update({0: offset, 1: stride})
-            outcomes.append(Batches(size, batch_size, 0).starts(0, 0, per_epoch))
+            outcomes.append(batches.starts(0, 0, batches.per_epoch))
     return np.array(outcomes)
 
 
@@ -44,10 +44,10 @@ def noise_of_windows(y, batch_size):
     return size * (y.mean(-1, keepdims=True) - means)
 
 
-def closed_form(size, batch_size, y):
+def closed_form(size, batch_size, y, run=1):
     """Mean over all shuffles of the covariance of e within an epoch: V on the diagonal, -V n / (N - n) elsewhere."""
     V = size**2 / batch_size * (1 - batch_size / size) * y.var(ddof=1)
-    per_epoch, ratio = size // batch_size, batch_size / (size - batch_size)
+    per_epoch, ratio = size // batch_size // run * run, batch_size / (size - batch_size)
     return V * ((1 + ratio) * np.eye(per_epoch) - ratio), V
 
 
@@ -77,14 +77,16 @@ def test_the_noise_is_that_of_the_library_and_does_not_depend_on_the_parameter(x
             assert_allclose(grad_u, 9 * (x - y.mean()) + e[start], atol=1e-12)
 
 
-@pytest.mark.parametrize(("size", "batch_size"), [(6, 2), (7, 2), (6, 1), (7, 3)])
-def test_over_all_shuffles_batches_of_an_epoch_repel_each_other_by_n_over_the_rest(size, batch_size, monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "batch_size", "run"), [(6, 2, 1), (7, 2, 1), (6, 1, 1), (7, 3, 1), (6, 1, 2), (7, 1, 2), (7, 1, 3)]
+)
+def test_over_all_shuffles_batches_of_an_epoch_repel_each_other_by_n_over_the_rest(size, batch_size, run, monkeypatch):
     y = np.random.default_rng(1).normal(size=size)
-    outcomes = epochs_of(size, batch_size, monkeypatch)
+    outcomes = epochs_of(size, batch_size, monkeypatch, run)
     e = noise_of_windows(y[np.array(list(permutations(range(size))))], batch_size)
     assert_allclose(e[:, outcomes].mean(1), 0, atol=1e-12)  # unbiased at every position, given the order of rows
     covariance = np.mean([epoch.T @ epoch for epoch in e[:, outcomes]], axis=0) / len(outcomes)
-    assert_allclose(covariance, closed_form(size, batch_size, y)[0], atol=1e-11)
+    assert_allclose(covariance, closed_form(size, batch_size, y, run)[0], atol=1e-11)
 
 
 @pytest.mark.parametrize(("size", "batch_size"), [(14, 2), (22, 2), (15, 5)])
@@ -134,18 +136,25 @@ def test_of_a_single_order_the_added_variance_stays_within_the_factor_on_average
     assert np.mean(added) + 4 * error < added_by_independent(V, rho, eps)
 
 
+@pytest.mark.parametrize("run", [1, 3])
 @pytest.mark.parametrize("order", ["epochs", "independent"])
-def test_chains_on_the_batches_as_drawn_have_the_variance_of_the_enumeration(order):
-    """The deterministic part x+ = rho x - eps e on real seeds, averaged over seeds: orders, offsets and strides."""
+def test_chains_on_the_batches_as_drawn_have_the_variance_of_the_enumeration(order, run):
+    """The deterministic part x+ = rho x - eps e on real seeds, averaged over seeds: orders, offsets and strides.
+
+    Windows of a run of independent ones share no row, so that they repel each other as those of an epoch do.
+    """
     size, batch_size, forget, steps = 40, 4, 0.1, 2000
     y, eps, rho = np.random.default_rng(5).normal(size=size), forget / size, 1 - forget
     squares = []
     for seed in range(200):
-        batches = Batches(size, batch_size, seed, order)
+        batches = Batches(size, batch_size, seed, order, run=run)
         e = noise_of_windows(y[batches.row_orders()[0]], batch_size)[batches.starts(0, 0, steps)]
         squares.append((lfilter([-eps], [1, -rho], e)[200:] ** 2).mean())
-    covariance, V = closed_form(size, batch_size, y)
-    want = added_by_epochs(covariance, rho, eps).mean() if order == "epochs" else added_by_independent(V, rho, eps)
+    covariance, V = closed_form(size, batch_size, y, run)
+    if order == "independent":  # an epoch of one run
+        covariance = covariance[:run, :run]
+    want = added_by_epochs(covariance, rho, eps).mean()
+    assert run > 1 or order == "epochs" or np.isclose(want, added_by_independent(V, rho, eps))
     error = np.std(squares) / len(squares) ** 0.5
     assert abs(np.mean(squares) - want) < 4 * error
     assert error < 0.05 * want

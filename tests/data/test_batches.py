@@ -12,7 +12,7 @@ from fokker.errors import InputError
 SIZES = st.tuples(st.integers(1, 300), st.integers(1, 300)).filter(lambda s: s[1] <= s[0])
 
 
-COPIES = st.sampled_from([1, 2, 5])
+COPIES, RUN = st.sampled_from([1, 2, 5]), st.sampled_from([1, 2, 7])
 
 
 def rows(batches, start):
@@ -20,11 +20,13 @@ def rows(batches, start):
     return batches.resident_rows()[start : start + batches.batch_size]
 
 
-@given(sizes=SIZES, seed=st.integers(0, 2**40), epoch=st.integers(0, 50), copies=COPIES)
+@given(sizes=SIZES, seed=st.integers(0, 2**40), epoch=st.integers(0, 50), copies=COPIES, run=RUN)
 @settings(max_examples=50, deadline=None)
-def test_an_epoch_uses_no_row_twice(sizes, seed, epoch, copies):
-    batches = Batches(*sizes, seed=seed, copies=copies)
-    per_epoch = batches.size // batches.batch_size
+def test_an_epoch_uses_no_row_twice(sizes, seed, epoch, copies, run):
+    run = min(run, sizes[0] // sizes[1])
+    batches = Batches(*sizes, seed=seed, copies=copies, run=run)
+    per_epoch = batches.per_epoch
+    assert sizes[0] // sizes[1] - run < per_epoch <= sizes[0] // sizes[1]
     used = np.concatenate([rows(batches, s) for s in batches.starts(0, epoch * per_epoch, per_epoch)])
     assert len(np.unique(used)) == len(used) == per_epoch * batches.batch_size
 
@@ -35,21 +37,22 @@ def test_an_epoch_uses_no_row_twice(sizes, seed, epoch, copies):
     first=st.integers(0, 10_000),
     order=st.sampled_from(["epochs", "independent"]),
     copies=COPIES,
+    run=RUN,
 )
 @settings(max_examples=50, deadline=None)
-def test_any_iteration_can_be_had_alone(sizes, seed, first, order, copies):
-    batches = Batches(*sizes, seed=seed, order=order, copies=copies)
+def test_any_iteration_can_be_had_alone(sizes, seed, first, order, copies, run):
+    batches = Batches(*sizes, seed=seed, order=order, copies=copies, run=min(run, sizes[0] // sizes[1]))
     together = batches.starts(3, first, 7)
     assert together.tolist() == [int(batches.starts(3, first + i, 1)[0]) for i in range(7)]
     copy, start = np.divmod(together, batches.size + batches.batch_size - 1)
     assert ((0 <= copy) & (copy < copies)).all() and (start < batches.size).all()
 
 
-@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("copies, run", [(1, 1), (3, 1), (3, 2)])
 @pytest.mark.parametrize("order", ["epochs", "independent"])
-def test_every_window_is_equally_likely_at_every_iteration(order, copies):
+def test_every_window_is_equally_likely_at_every_iteration(order, copies, run):
     """And with it every row, since each is in n of the windows of an order."""
-    batches = [Batches(30, 7, seed=s, order=order, copies=copies) for s in range(3000)]
+    batches = [Batches(30, 7, seed=s, order=order, copies=copies, run=run) for s in range(3000)]
     for t in (0, 3, 5):
         copy, start = np.divmod(np.array([b.starts(0, t, 1)[0] for b in batches]), 36)
         counts = np.bincount(30 * copy + start, minlength=30 * copies)
@@ -81,6 +84,18 @@ def test_copies_are_made_where_windows_are_few_and_memory_allows():
     assert copies(500, 100, 24) == 80
     assert copies(32_000, 300, 400) == 1  # 13 MB: twice that would leave the cache
     assert copies(100, 100, 8) == 1  # all rows in every batch
+
+
+@pytest.mark.parametrize("order", ["epochs", "independent"])
+def test_windows_of_a_run_follow_each_other_in_memory_and_runs_do_not(order):
+    batches = Batches(1000, 10, seed=0, order=order, run=4)
+    jumps = np.diff(batches.starts(0, 0, 200)) % 1000 != 10
+    assert not jumps[np.arange(199) % 4 != 3].any() and jumps[3::4].mean() > 0.9
+
+
+def test_runs_are_as_long_as_leaves_two_hundred_of_them():
+    run = lambda size: Batches.of(size, 100, 204, seed=0, order="epochs").run
+    assert [run(size) for size in (10_000, 39_999, 40_000, 100_000, 1_000_000)] == [1, 1, 2, 5, 8]
 
 
 def test_chains_and_epochs_have_their_own_batches():

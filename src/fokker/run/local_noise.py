@@ -70,9 +70,9 @@ def measure_noise(plan: Plan, shape: Shape) -> Noise:
         centres = np.tile(np.asarray(gradient.centre, np.float64), (POINTS, 1))
     elif isinstance(gradient, svrg):
         centres = points[POINTS:]
-    # rows in memory are cut into windows once and for all: their covariance rests on N / n of them in each order
-    windows = np.inf if plan.batches is None else plan.batches.copies * rows(target) / plan.batch_size
-    doubt = float(np.sqrt(2 / windows))
+    # rows in memory are cut into runs of windows once and for all: what a chain sees of their noise rests on so many
+    runs = np.inf if plan.batches is None else plan.batches.copies * plan.batches.runs
+    doubt = float(np.sqrt(2 / runs))
     factor = _factor(plan, points[:POINTS], centres)
     return Noise(factor, centres is not None, gradient.noise, getattr(gradient, "rank", 1), doubt)
 

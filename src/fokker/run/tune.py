@@ -130,7 +130,7 @@ def _epoch(plan: Plan) -> int | None:
     """Batches of an epoch without replacement; None where successive batches are independent."""
     if plan.batches is None or plan.batches.order != "epochs" or plan.batch_size is None:
         return None
-    return max(1, plan.batches.size // plan.batch_size)
+    return plan.batches.per_epoch
 
 
 # --- search, pilot, cut ---------------------------------------------------------------------------------------------

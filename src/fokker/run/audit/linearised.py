@@ -94,7 +94,7 @@ class Epochs(NamedTuple):
     def of(cls, plan: Plan) -> Epochs | None:
         if plan.batches is None or plan.batches.order != "epochs":
             return None
-        E = plan.batches.size // plan.batches.batch_size
+        E = plan.batches.per_epoch
         phases = np.unique((plan.warmup + plan.thin * np.arange(1, min(plan.draws, E) + 1)) % E)
         return cls(E, phases[:: -(-len(phases) // MOST_PHASES)])
 
