@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fokker.errors import SpaceError
-from fokker.manifolds.sphere import dot, great_circle, to_unit
+from fokker.manifolds.sphere import great_circle, to_unit
 from fokker.numeric.random_jax import normal
+from fokker.numeric.sums import dot
 
 
 @dataclass(frozen=True)

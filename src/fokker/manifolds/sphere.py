@@ -10,6 +10,7 @@ from jax import Array
 
 from fokker.errors import SpaceError
 from fokker.numeric.random_jax import normal
+from fokker.numeric.sums import dot
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Sphere:
         return self.project(x, normal(key, self.shape, dtype=x.dtype))
 
     def square(self, x: Array, v: Array) -> Array:
-        return jnp.sum(v * v)
+        return dot(v, v)
 
     def flow(self, x: Array, v: Array, t: Any) -> tuple[Array, Array]:
         return great_circle(x, v, t)
@@ -60,11 +61,6 @@ class Sphere:
     def random_point(self, key: Any, dtype: Any = jnp.float32) -> Array:
         z = normal(key, self.shape, dtype=dtype)
         return to_unit(z, z)[0]
-
-
-def dot(a: Array, b: Array) -> Array:
-    """Of vectors (n,) -> (), or of the columns of matrices (n, k) -> (k,)."""
-    return jnp.sum(a * b, axis=0)
 
 
 def great_circle(x: Array, v: Array, t: Any) -> tuple[Array, Array]:
