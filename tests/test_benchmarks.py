@@ -134,3 +134,15 @@ def test_the_quick_run_says_what_it_measured(name):
     assert sorted(r["name"] for r in rows if r["target"] is not None) == sorted(bar.name for bar in asked)
     assert last["benchmark"] == name and last["quick"] is True and last["met"] == harness.all_met(asked, rows)
     assert RESULTS.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_the_cost_of_directional_statistics_is_measured():
+    """Readings alone: a number above 0 for every case, and for ive too where it works."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "vmf_speed.py"), "--quick"]
+    lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=600).stdout.splitlines()
+    *rows, last = [json.loads(line) for line in lines]
+    assert all(row["measured"] > 0 and row["unit"] and row["target"] is None for row in rows)
+    assert {row["part"] for row in rows} == {"numbers", "arrays", "draws"}
+    assert sum("ratio of two ive" in row["name"] for row in rows) == 4 * (2 + 3)
+    assert last["benchmark"] == "vmf_speed" and last["quick"] is True

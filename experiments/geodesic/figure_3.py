@@ -34,7 +34,7 @@ RUNS = {  # kernel, gradient, iterations of a draw
 }
 
 
-CHAINS_FULL, CHAINS_QUICK = 256, 12
+CHAINS_FULL, CHAINS_QUICK = 256, 8
 
 
 class Found(NamedTuple):
