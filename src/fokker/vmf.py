@@ -16,8 +16,8 @@ With a JAX array among the arguments, or a JAX key, the result is a JAX array: d
 take float64 for it. With anything else NumPy computes in float64, and single numbers give floats; JAX is not even
 imported. Arguments broadcast.
 
-Beside the ratio of two ``ive``, where that works, A of an array takes about a tenth of the time by NumPy and less than a
-hundredth by JAX, A of a single number three to five times as long (``benchmarks/vmf_speed.py``).
+Beside the ratio of two ``ive``, where that works, A of an array takes about a tenth of the time by NumPy and less than
+a hundredth by JAX, A of a single number three to five times as long (``benchmarks/vmf_speed.py``).
 
 >>> import numpy as np, fokker
 >>> x = fokker.vmf.sample(np.random.default_rng(0), mu=[0.6, 0.0, 0.8], kappa=50.0, shape=100_000)
