@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VERDICTS = {
     "geodesic.figure_3": [True, True, False],
     "geodesic.figure_4": [True, True, True, True, False],
+    "geodesic.truncated_gaussian": [True, True, False],
     "recipe.figure_1": [True, True, True, False],
     "recipe.figure_2_left": [True, True, False, False],
     "recipe.figure_2_right": [False, False],

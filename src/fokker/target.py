@@ -28,8 +28,9 @@ class Target:
 
     log_prior(params) -> scalar. log_likelihood(params, batch) -> (n,), one number per row of the batch; scaling by
     N / n, control variates and noise estimates need nothing else. ``data`` is a pytree of arrays that share a leading
-    axis of N rows (NumPy, JAX, ``numpy.memmap``), or a source from ``fokker.data``. ``start`` is a point to begin
-    from, when the target knows one. ``labels`` names coordinates: {"beta": ["age", "income"]}.
+    axis of N rows (NumPy, JAX, ``numpy.memmap``), or a source from ``fokker.data``. ``space`` says where the parameters
+    live, a manifold or a pytree of them: {"w": fokker.Simplex(3)}; what it leaves out is Euclidean. ``start`` is a
+    point to begin from, when the target knows one. ``labels`` names coordinates: {"beta": ["age", "income"]}.
 
     Use ``Target.from_log_density(f)`` for a density without rows, and ``per_row(f)`` for a one-datum function.
     """
@@ -55,9 +56,15 @@ class Target:
             )
 
     @classmethod
-    def from_log_density(cls, log_density: Callable[[Params], Array], start: Params | None = None) -> Target:
+    def from_log_density(
+        cls,
+        log_density: Callable[[Params], Array],
+        start: Params | None = None,
+        space: Any = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+    ) -> Target:
         """A target without rows: kernels see its full gradient every step."""
-        return cls(log_density, None, start=start)
+        return cls(log_density, None, space=space, start=start, labels=labels)
 
     def log_density(self, params: Params, data: Batch | None = None) -> Array:
         """The log density up to a constant, with the likelihood of all rows of ``data``; a scalar."""

@@ -405,7 +405,8 @@ def _starts(
         init = target.start
     if init is None:
         raise InputError(
-            "the run needs a start: pass init= as a pytree of arrays, a list of one per chain, or a function of a key."
+            "the run needs a start: pass init= as a pytree of arrays, a list of one per chain, or a function of a key, "
+            "such as lambda key: fokker.random_params(space, key)."
         )
     if callable(init):
         keys = jax.random.split(jax.random.key(int(np.uint64(seed).astype(np.int64))), chains)
