@@ -1,5 +1,7 @@
 """Sets that are reached through a map: the map and back, and the factor that it brings into a density."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +26,9 @@ SETS = [
     fokker.Ball(1),
     fokker.Ball(3),
     BOX,
+    fokker.Box(-1.0, 3.0),
     HALF,
+    fokker.HalfSpace(np.array([-2.0]), 1.0),
 ]
 every = pytest.mark.parametrize("s", SETS, ids=repr)
 
@@ -70,16 +74,55 @@ def test_uniform_points_weighted_by_the_volume_are_uniform_values(s):
             assert abs(f.mean() - exact) > 4 * f.std() / np.sqrt(len(f)) or (isinstance(s, fokker.Simplex) and s.k == 2)
 
 
+EDGES = {  # a point of the boundary, and one a tiny step inside
+    fokker.Simplex: lambda s: [jnp.full(s.k, (1 - a) / (s.k - 1)).at[0].set(a) for a in (0.0, 1e-14)],
+    fokker.Positive: lambda s: [jnp.full(s.shape, a) for a in (0.0, 1e-14)],
+    fokker.Ball: lambda s: [jnp.zeros(s.d).at[0].set(a) for a in (1.0, 1 - 1e-14)],
+    fokker.Box: lambda s: [jnp.asarray(s.low) + a for a in (0.0, 1e-14)],
+    fokker.HalfSpace: lambda s: [
+        (s.offset / (n @ n) + a) * n for n in [jnp.asarray(s.normal)] for a in (0.0, 1e-14)
+    ],
+}  # fmt: skip
+
+
 @every
-def test_near_the_boundary_the_force_points_inside(s):
-    """-grad log_volume, a tiny step away from the boundary of the first entry, is finite and large."""
-    theta = fokker.random_params(s, jax.random.key(0), "float64")
-    edge = {fokker.Simplex: lambda t: t.at[0].set(1e-20) / (1 - t[0]), fokker.Positive: lambda t: 0 * t + 1e-20}
-    theta = edge.get(type(s), lambda t: t)(theta)
-    force = jax.grad(s.log_volume)(s.embed(theta))
-    assert jnp.isfinite(force).all()
-    if type(s) in edge:
-        assert jnp.abs(force).max() > 1e7
+def test_at_the_boundary_the_density_vanishes_and_near_it_the_force_points_inside(s):
+    """No start is at the boundary; a tiny step away from it the force is finite, large and up the log_volume."""
+    boundary, inside = EDGES[type(s)](s)
+    assert s.off(boundary) == np.inf and s.off(inside) < 1e-12
+
+    @jax.jit
+    def look(theta):
+        x = s.embed(theta)
+        force = s.carrier.project(x, jax.grad(s.log_volume)(x))
+        ahead = s.carrier.flow(x, 1e-9 * force / jnp.sqrt(jnp.sum(force**2)), 1.0)[0]
+        return s.log_volume(x), force, s.log_volume(ahead)
+
+    assert look(boundary)[0] < -14  # -inf, but for rounding to the boundary
+    volume, force, ahead = look(inside)
+    assert jnp.isfinite(force).all() and jnp.abs(force).max() > 1e6 and ahead > volume
+
+
+@every
+@given(seed=st.integers(0, 2**32 - 1), t=st.floats(0, 1e3))
+@settings(max_examples=8, deadline=None)
+def test_a_flow_through_the_boundary_comes_back_inside(s, seed, t):
+    """On the carrier a boundary is a place like others: whatever the time, the value is one of the set."""
+    y, theta = compiled(s)(jax.random.key(seed), t)
+    assert jnp.isfinite(theta).all() and s.off(theta) < 1e-11
+    assert_allclose(s.carrier.off(y), 0, atol=1e-11)
+
+
+@cache
+def compiled(s):
+    def look(key, t):
+        at, along = jax.random.split(key)
+        x = s.embed(fokker.random_params(s, at, "float64"))
+        v = s.carrier.random_tangent(along, x)
+        y, _ = s.carrier.retract(*s.carrier.flow(x, v, t))
+        return y, s.value(y)
+
+    return jax.jit(look)
 
 
 @pytest.mark.parametrize(

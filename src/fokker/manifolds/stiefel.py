@@ -40,7 +40,7 @@ class Stiefel:
         return self.n * self.p - self.p * (self.p + 1) // 2
 
     def project(self, x: Array, u: Array) -> Array:
-        return u - x @ symmetric(x.T @ u)
+        return frame_tangent(x, u)
 
     def gradient(self, x: Array, ambient: Array) -> Array:
         return self.project(x, ambient)
@@ -64,8 +64,7 @@ class Stiefel:
         return turn[:, : self.p] @ back, speed * turn[:, self.p :] @ back
 
     def retract(self, x: Array, v: Array) -> tuple[Array, Array]:
-        x = newton_schulz(x)
-        return x, self.project(x, v)
+        return to_frame(x, v)
 
     def off(self, x: Array) -> Array:
         return frame_error(x)
@@ -93,7 +92,7 @@ class Orthogonal:
         return self.n * (self.n - 1) // 2
 
     def project(self, x: Array, u: Array) -> Array:
-        return u - x @ symmetric(x.T @ u)
+        return frame_tangent(x, u)
 
     def gradient(self, x: Array, ambient: Array) -> Array:
         return self.project(x, ambient)
@@ -113,8 +112,7 @@ class Orthogonal:
         return x @ turn, v @ turn
 
     def retract(self, x: Array, v: Array) -> tuple[Array, Array]:
-        x = newton_schulz(x)
-        return x, self.project(x, v)
+        return to_frame(x, v)
 
     def off(self, x: Array) -> Array:
         return frame_error(x)
@@ -123,9 +121,16 @@ class Orthogonal:
         return random_frame(key, self.shape, dtype)
 
 
-def symmetric(a: Array) -> Array:
-    """(a + a^T) / 2."""
-    return (a + a.T) / 2
+def frame_tangent(x: Array, u: Array) -> Array:
+    """What of u is tangent to the frames at x."""
+    along = x.T @ u
+    return u - x @ ((along + along.T) / 2)
+
+
+def to_frame(x: Array, v: Array) -> tuple[Array, Array]:
+    """A matrix that rounding has moved from the frames back among them, and its velocity tangent."""
+    x = newton_schulz(x)
+    return x, frame_tangent(x, v)
 
 
 def newton_schulz(x: Array) -> Array:

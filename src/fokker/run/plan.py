@@ -259,7 +259,7 @@ def make_plan(
     windows, data = None, target.data
     source = None if target.log_likelihood is None else as_source(data)
     starts, lay = _starts(target, init, chains, int(seed), dtype, source)
-    _check_space(target, kernel, starts, lay)
+    _check_space(target, kernel, starts, lay, dtype)
     _check_shapes(target, kernel, starts, lay)
     _check_unused(target, kernel, source, batches, share_batches)
     if batches == "epochs" and gradient.noise != "none":
@@ -501,15 +501,21 @@ def _check_value(name: str, value: Any) -> None:
         raise InputError(f"{name} must return floating numbers, got {value.dtype}, which has no gradient.")
 
 
-def _check_space(target: Target, kernel: Kernel, starts: tuple[np.ndarray, ...], lay: Layout) -> None:
+def _check_space(target: Target, kernel: Kernel, starts: tuple[np.ndarray, ...], lay: Layout, dtype: str) -> None:
     """The space mirrors the parameters, the starts lie in it, and the kernel can move there."""
     if target.space is None:
         return
     from fokker.manifolds.euclidean import Euclidean
+    from fokker.manifolds.hyperboloid import Hyperboloid
     from fokker.manifolds.manifold import Manifold
     from fokker.manifolds.product import product
 
     space = product(target.space, lay.unravel(starts[0]))
+    for f in space.factors:
+        if isinstance(f.space, Hyperboloid) and dtype != "float64":
+            raise SpaceError(
+                f"{f.space}, where {f.name} lies, needs more digits than {dtype} has; pass dtype='float64'."
+            )
     for start in starts:
         space.check(start)
     name = type(kernel).__name__
