@@ -308,7 +308,7 @@ def symmetric_basis(p):
 
 @pytest.mark.parametrize("m", CHARTS, ids=repr)
 def test_projectors_by_the_tangent_and_by_the_normal_basis_agree(m):
-    """M (M^T L M)^+ M^T L of a chart's Jacobian M, and I - N (N^T L N)^-1 N^T L, L the metric (supplement, A.2, A.3)."""
+    """M (M^T L M)^+ M^T L of a chart's Jacobian M, and I - N (N^T L N)^-1 N^T L; L the metric (supplement, A)."""
     chart, shape, normals = CHARTS[m]
     x, _ = point_and_tangent(m, 0)
     P = lambda x: jax.vmap(lambda e: m.project(x, e).ravel(), out_axes=1)(jnp.eye(x.size).reshape(-1, *m.shape))

@@ -82,6 +82,18 @@ def test_a_start_off_its_manifold_is_refused(space, start, words):
         fokker.sample(target, fokker.sggmc(step_size=0.1), draws=5, dtype="float64", progress=False)
 
 
+def test_a_hyperboloid_needs_double_precision():
+    target = fokker.Target(lambda p: -p[0], None, space=fokker.Hyperboloid(2), start=np.array([1.0, 0.0, 0.0]))
+    with pytest.raises(SpaceError, match=r"Hyperboloid\(m=2\), where params lies.*float32 has; pass dtype='float64'"):
+        fokker.sample(target, fokker.sggmc(step_size=0.1), draws=5, progress=False)
+
+
+def test_a_space_that_does_not_mirror_the_parameters_stops_a_run():
+    target = fokker.Target(lambda p: p["a"][0], None, space={"b": fokker.Sphere(3)}, start={"a": np.eye(3)[0]})
+    with pytest.raises(SpaceError, match=r"mirror.*space\['b'\].*there are params\['a'\]"):
+        fokker.sample(target, fokker.gmc(step_size=0.1), draws=5, progress=False)
+
+
 def test_samplers_of_flat_space_are_refused_on_a_manifold():
     target = fokker.Target(lambda p: p[0], None, space=fokker.Sphere(3), start=np.eye(3)[0])
     with pytest.raises(SpaceError, match=r"sghmc moves in flat space and would leave Sphere\(n=3\).*fokker.sggmc"):
