@@ -34,7 +34,7 @@ target = fokker.Target(
     space=space,
     start=fokker.random_params(space, jax.random.key(0)),
 )
-run = fokker.sample(target, fokker.gmc(step_size=0.03), draws=200, warmup=100, progress=False)
+run = fokker.sample(target, fokker.gmc(step_size=0.015), draws=200, warmup=100, progress=False)
 assert abs(run.draws["shares"].mean(("chain", "draw")) - [0.2, 0.3, 0.5]).max() < 0.1
 ```
 
