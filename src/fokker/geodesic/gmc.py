@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fokker.geodesic.tangent import space_of
+from fokker.geodesic.tangent import Pace, pace, space_of
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_count, check_number, check_step_size
+from fokker.sgmcmc.checks import check_count, check_number, check_scales, check_step_size
 from fokker.sgmcmc.hmc import ACCEPTANCE, MOMENTUM, Info
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.metropolis import check_full_data, keep, metropolis, potential_of
@@ -52,6 +52,8 @@ class gmc:
     """Settings of GMC.
 
     step_size: eps. leapfrog_steps: of one trajectory, which costs leapfrog_steps + 1 gradients of all data.
+    scales: a number, or one for each leaf of the parameters: on leaf k geodesics and forces
+    run for eps * scales[k], as with 1 / scales[k]^2 for its mass.
     """
 
     full_data: ClassVar[bool] = True
@@ -59,10 +61,12 @@ class gmc:
 
     step_size: Any = None
     leapfrog_steps: int = 10
+    scales: Any = 1.0
 
     def __post_init__(self) -> None:
         check_number("step_size", self.step_size, optional=True)
         check_count("leapfrog_steps", self.leapfrog_steps, 1)
+        check_scales(self.scales)
 
     def bind(self, target: Target, gradient: Gradient | None = None) -> Bound:
         check_step_size("gmc", self.step_size)
@@ -75,13 +79,13 @@ class gmc:
         def step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
             space, unravel = space_of(target, state.position), ravel_pytree(state.position)[1]
             x = state.point
-            eps = jnp.asarray(self.step_size, x.dtype)
+            step = pace(space, jnp.asarray(self.step_size, x.dtype), self.scales)
             by_params = potential_of(target, batch, unravel)
             potential = jax.value_and_grad(lambda x: by_params(space.value(x)) - space.log_volume(x))
 
             v = space.tangent_normal(x, normal(key, x.shape, MOMENTUM, x.dtype))
             start = phase_at(space, potential, x, v)
-            end = geodesic_leapfrog(space, potential, start, eps, self.leapfrog_steps)
+            end = geodesic_leapfrog(space, potential, start, step, self.leapfrog_steps)
             energy = lambda phase: phase.potential + space.square(phase.x, phase.v) / 2
             verdict = metropolis(key, energy(start), energy(end), ACCEPTANCE)
             x = keep(verdict.accepted, space.retract(end.x, end.v)[0], x)
@@ -97,13 +101,17 @@ def phase_at(space: Product, potential: Callable[[Array], tuple[Array, Array]], 
 
 
 def geodesic_leapfrog(
-    space: Product, potential: Callable[[Array], tuple[Array, Array]], phase: Phase, eps: Any, steps: int
+    space: Product, potential: Callable[[Array], tuple[Array, Array]], phase: Phase, step: Any, steps: int
 ) -> Phase:
-    """Half kick, geodesic, half kick; steps times. Reversible, volume preserving, energy error of order eps^2."""
+    """Half kick, geodesic, half kick; steps times. Reversible, volume preserving, energy error of order eps^2.
+
+    step: eps, or a Pace.
+    """
+    time, kick = step if isinstance(step, Pace) else (step, step)
 
     def one(_: Any, phase: Phase) -> Phase:
-        x, v = space.flow(phase.x, phase.v - eps / 2 * phase.grad_u, eps)
+        x, v = space.flow(phase.x, phase.v - kick / 2 * phase.grad_u, time)
         end = phase_at(space, potential, x, v)
-        return end._replace(v=v - eps / 2 * end.grad_u)
+        return end._replace(v=v - kick / 2 * end.grad_u)
 
     return jax.lax.fori_loop(0, steps, one, phase)

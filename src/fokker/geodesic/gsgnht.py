@@ -31,9 +31,9 @@ from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
 from fokker.geodesic.sggmc import START, Info, per_batch
-from fokker.geodesic.tangent import force_at, space_of, tangent_push
+from fokker.geodesic.tangent import force_at, pace, space_of, tangent_push
 from fokker.numeric.random_jax import normal
-from fokker.sgmcmc.checks import check_choice, check_number, check_schedule, check_step_size
+from fokker.sgmcmc.checks import check_choice, check_number, check_scales, check_schedule, check_step_size
 from fokker.sgmcmc.kernel import Bound, Gradient
 from fokker.sgmcmc.schedules import Schedule, constant, noise_scale
 
@@ -57,6 +57,8 @@ class gsgnht:
 
     step_size: eps. friction: C, a number, the friction that is injected. thermostat: "all" (one for the whole space)
     or "each" (one for every leaf of the parameters). inertia: tau. schedule: factor of the step by iteration.
+    scales: a number, or one for each leaf of the parameters: on leaf k geodesics and forces run for eps * scales[k], as
+    with 1 / scales[k]^2 for its mass.
     """
 
     on_manifolds: ClassVar[bool] = True
@@ -66,6 +68,7 @@ class gsgnht:
     thermostat: Literal["all", "each"] = "all"
     inertia: Any = 1.0
     schedule: Schedule = constant()
+    scales: Any = 1.0
 
     def __post_init__(self) -> None:
         check_number("step_size", self.step_size, optional=True)
@@ -75,6 +78,7 @@ class gsgnht:
         check_number("inertia", self.inertia)
         check_choice("thermostat", self.thermostat, ("all", "each"))
         check_schedule(self.schedule)
+        check_scales(self.scales)
 
     @classmethod
     def from_learning_rate(cls, gamma: float, rho: float, size: int, **more: Any) -> gsgnht:
@@ -99,16 +103,17 @@ class gsgnht:
             dtype = x.dtype
             eps = jnp.asarray(self.step_size * self.schedule(state.iteration), dtype)
             heat, friction = noise_scale(self.schedule, state.iteration, dtype), C.astype(dtype)
+            time, kick = pace(space, eps, self.scales)
             half = eps / 2 / jnp.asarray(self.inertia, dtype)
 
             xi = xi + half * (_temperature(space, x, v, each) - 1)
-            x, v = space.flow(x, v, eps / 2)
+            x, v = space.flow(x, v, time / 2)
             keep = jnp.exp(-eps / 2 * xi)
             keep = space.spread(keep) if each else keep
             force = force_at(space, grad, key, unravel, x, batch, state.aux)
-            push, share = tangent_push(space, key, x, 2 * eps * friction, eps, force.noise)
-            v = keep * (keep * v - eps * force.grad_u + heat * push)
-            x, v = space.retract(*space.flow(x, v, eps / 2))
+            push, share = tangent_push(space, key, x, 2 * eps * friction, kick, force.noise)
+            v = keep * (keep * v - kick * force.grad_u + heat * push)
+            x, v = space.retract(*space.flow(x, v, time / 2))
             warmth = _temperature(space, x, v, each)
             xi = xi + half * (warmth - 1)
             kinetic = space.square(x, v) / space.dim if each else warmth

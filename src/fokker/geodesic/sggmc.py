@@ -30,13 +30,14 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
-from fokker.geodesic.tangent import Force, damped, force_at, space_of, tangent_push
+from fokker.geodesic.tangent import Force, damped, force_at, pace, space_of, tangent_push
 from fokker.numeric.random_jax import Given, normal
 from fokker.sgmcmc.checks import (
     check_choice,
     check_count,
     check_number,
     check_positive_definite,
+    check_scales,
     check_schedule,
     check_step_size,
 )
@@ -73,6 +74,8 @@ class sggmc:
     step_size: eps. friction: C, a number, or a (n,) diagonal or (n, n) matrix over the entries of a point, for "aboba".
     integrator: see the module. schedule: factor of the step by iteration. steps_per_batch: steps made with one batch;
     more than 1 is the paper's literal reading, and too hot.
+    scales: a number, or one for each leaf of the parameters: on leaf k geodesics and forces run for eps * scales[k], as
+    with 1 / scales[k]^2 for its mass.
     """
 
     on_manifolds: ClassVar[bool] = True
@@ -83,6 +86,7 @@ class sggmc:
     integrator: Integrator = "aboba"
     schedule: Schedule = constant()
     steps_per_batch: int = 1
+    scales: Any = 1.0
 
     def __post_init__(self) -> None:
         check_number("step_size", self.step_size, optional=True)
@@ -91,6 +95,7 @@ class sggmc:
         if self.integrator == "baoab" and jnp.ndim(self.friction):
             raise InputError("integrator='baoab' takes a number as friction; for a matrix take 'aboba'.")
         check_count("steps_per_batch", self.steps_per_batch, 1)
+        check_scales(self.scales)
         check_schedule(self.schedule)
 
     @classmethod
@@ -114,23 +119,24 @@ class sggmc:
             dtype = state.point.dtype
             eps = jnp.asarray(self.step_size * self.schedule(state.iteration), dtype)
             heat, friction = noise_scale(self.schedule, state.iteration, dtype), C.astype(dtype)
+            time, kick = pace(space, eps, self.scales)
 
             def move(x: Array, v: Array, aux: Any, normals: Any) -> tuple[Array, Array, Force, Array]:
                 if self.integrator == "aboba":
-                    x, v = space.flow(x, v, eps / 2)
+                    x, v = space.flow(x, v, time / 2)
                     v = damped(space, friction, x, v, eps / 2)
                     force = force_at(space, grad, key, unravel, x, batch, aux)
-                    push, share = tangent_push(space, normals, x, 2 * eps * friction, eps, force.noise)
-                    v = damped(space, friction, x, v - eps * force.grad_u + heat * push, eps / 2)
+                    push, share = tangent_push(space, normals, x, 2 * eps * friction, kick, force.noise)
+                    v = damped(space, friction, x, v - kick * force.grad_u + heat * push, eps / 2)
                 else:
                     force = force_at(space, grad, key, unravel, x, batch, aux)
-                    x, v = space.flow(x, v - eps * force.grad_u, eps / 2)
+                    x, v = space.flow(x, v - kick * force.grad_u, time / 2)
                     keep = jnp.exp(-eps * friction)
                     push, share = tangent_push(
-                        space, normals, x, -jnp.expm1(-2 * eps * friction), eps * keep, force.noise
+                        space, normals, x, -jnp.expm1(-2 * eps * friction), kick * keep, force.noise
                     )
                     v = keep * v + heat * push
-                return *space.retract(*space.flow(x, v, eps / 2)), force, share
+                return *space.retract(*space.flow(x, v, time / 2)), force, share
 
             x, v, aux, normals = state.point, state.velocity, state.aux, key
             if self.steps_per_batch > 1:  # one number per step and entry, all of this iteration

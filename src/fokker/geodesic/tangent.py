@@ -75,3 +75,18 @@ def damped(space: Product, C: Array, x: Array, v: Array, t: Any) -> Array:
         return jnp.exp(-C * t) * v
     P = jax.vmap(lambda e: space.project(x, e), out_axes=1)(jnp.eye(space.size, dtype=x.dtype))
     return expm(-t * sandwich(P, as_dense(C, space.size))) @ v
+
+
+class Pace(NamedTuple):
+    """How fast time runs: on a factor whose metric is divided by s^2, geodesics and kicks of eps are those of s eps."""
+
+    time: Array  # () or (factors,)
+    kick: Array  # () or (n,)
+
+
+def pace(space: Product, eps: Array, scales: Any) -> Pace:
+    """scales: a number, or one for each leaf of the parameters."""
+    if jnp.ndim(scales) == 0:
+        return Pace(eps * jnp.asarray(scales, eps.dtype), eps * jnp.asarray(scales, eps.dtype))
+    time = eps * jnp.asarray(scales, eps.dtype)
+    return Pace(time, space.spread(time))

@@ -99,7 +99,9 @@ class Product:
         return jnp.sum(self.squares(x, v))
 
     def flow(self, x: Array, v: Array, t: Any) -> tuple[Array, Array]:
-        return self._each_pair(lambda m, p, w: m.flow(p, w, t), x, v)
+        """Geodesics for a time t (), or a time of its own for each factor, (factors,)."""
+        times = iter([t] * len(self.factors) if jnp.ndim(t) == 0 else list(t))
+        return self._each_pair(lambda m, p, w: m.flow(p, w, next(times)), x, v)
 
     def retract(self, x: Array, v: Array) -> tuple[Array, Array]:
         return self._each_pair(lambda m, p, w: m.retract(p, w), x, v)
@@ -109,8 +111,8 @@ class Product:
         sizes = np.array([f.last_point - f.first_point for f in self.factors])
         return jnp.repeat(each, sizes, total_repeat_length=self.size)
 
-    def check(self, theta: Any) -> None:
-        """SpaceError where the parameters (d,) are not in their space."""
+    def check(self, theta: Any, what: str = "the start") -> None:
+        """SpaceError where the parameters (d,) are not in their space; what: they are called."""
         for f in self.factors:
             leaf = jnp.asarray(np.asarray(theta[f.first : f.last]).reshape(f.space.shape))
             if isinstance(f.space, ByConstraint) and not jax.jit(f.space.is_regular)(leaf):
@@ -124,7 +126,7 @@ class Product:
             if not off <= TOLERANCE:
                 where = "on its boundary or outside" if not math.isfinite(off) else f"{off:.2g} away from it"
                 raise SpaceError(
-                    f"{f.name} is to lie in {f.space}, but the start is {where}: {_shown(leaf)}. Start inside: "
+                    f"{f.name} is to lie in {f.space}, but {what} is {where}: {_shown(leaf)}. Keep inside: "
                     "normalise it, or take fokker.random_params(space, key)."
                 )
 

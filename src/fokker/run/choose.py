@@ -15,6 +15,7 @@ import numpy as np
 from fokker.run.gradients import control_variates
 from fokker.run.local_noise import measure_noise
 from fokker.run.search import Frame, Problem, search
+from fokker.run.tangent_shape import tangent_noise
 from fokker.sgmcmc.schedules import constant
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from fokker.run.local_shape import Shape
     from fokker.run.plan import Plan
+    from fokker.run.tangent_shape import Tangent
 
 WORTH_IT = 2.0  # times the ESS per step: a step of control variates takes the gradient of its rows twice
 MOST_THIN = 5_000
@@ -30,13 +32,16 @@ NUMBERS_OF_A_STEP = 5_000.0  # that a step costs the time of, however few it has
 
 
 def choose_gradient(
-    plan: Plan, problem: Problem, frames: Sequence[Frame], shape: Shape, allowed: float
+    plan: Plan, problem: Problem, frames: Sequence[Frame], shape: Shape, near: Tangent | None, allowed: float
 ) -> tuple[Plan, Problem, dict[str, Any]]:
-    """The plan and the problem with the better gradient, and what was chosen, as JSON with a sentence."""
-    centre = np.asarray(shape.mode, plan.dtype)
+    """The plan and the problem with the better gradient, and what was chosen, as JSON with a sentence.
+
+    near: where the posterior is on a manifold; ``shape`` is then that of its tangent space.
+    """
+    centre = np.asarray(shape.mode if near is None else near.positions(near.point[None])[0], plan.dtype)
     centred = dataclasses.replace(plan, gradient=control_variates(centre=centre))
     with jax.enable_x64(True):
-        calm = dataclasses.replace(problem, noise=measure_noise(centred, shape))
+        calm = dataclasses.replace(problem, noise=measure_noise(centred, shape) if near is None else tangent_noise(centred, near))
     plain, better = (min(search(p, f, allowed, np.inf).steps for f in frames) for p in (problem, calm))
     gain = float(f"{plain / better:.3g}") if np.isfinite(better) else 0.0
     times = "without them no step is small enough" if np.isinf(gain) else f"{gain:.3g} times the ESS per step"

@@ -7,7 +7,8 @@ I_t = (1 - 1/t) I_{t-1} + S / t and V = N^2 / n (1 - n/N) I_t, in the form asked
 "dense", or "low_rank" (a Nystrom factor F with F F^T <= V).
 
 Control variates (Baker et al. 2019): grad U(centre) + the difference of two minibatch gradients on the same rows. The
-noise estimate is then that of the differences.
+noise estimate is then that of the differences. On a manifold whose points are the parameters, a row's gradient counts
+by its tangent part, which is all that moves a chain; "scalar" is then trace / dimension.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class minibatch:
                 return -prior - scale * likelihood, None, aux
             per_row = row_gradients(target, position, batch)
             assert aux is not None
-            aux, noise = _fisher_update(self.noise, aux, per_row, rows(target))
+            aux, noise = _fisher_update(self.noise, aux, *_tangent(target, position, per_row), rows(target))
             return -prior - scale * per_row.sum(0), noise, aux
 
         return BoundGradient(init, estimate)
@@ -236,7 +237,7 @@ def _centred_estimate(
     if noise == "none":
         return aux.grad_u - prior - scale * likelihood_difference(target, position, aux.centre, batch), None, aux
     per_row = row_gradients(target, position, batch) - row_gradients(target, centre, batch)
-    fisher, estimate = _fisher_update(noise, aux.fisher, per_row, rows(target))
+    fisher, estimate = _fisher_update(noise, aux.fisher, *_tangent(target, position, per_row), rows(target))
     return aux.grad_u - prior - scale * per_row.sum(0), estimate, aux._replace(fisher=fisher)
 
 
@@ -268,7 +269,20 @@ def _fisher_init(noise: str, rank: int, position: Any) -> Fisher | None:
     return Fisher(jnp.zeros((), jnp.int32), jnp.zeros(shapes[noise], theta.dtype))
 
 
-def _fisher_update(noise: str, fisher: Any, per_row: Array, size: int) -> tuple[Fisher, Any]:
+def _tangent(target: Target, position: Any, per_row: Array) -> tuple[Array, int]:
+    """Per-row gradients (n, d) as the chain feels them, and the dimension of where they lie."""
+    if target.space is None:
+        return per_row, per_row.shape[1]
+    from fokker.geodesic.tangent import is_flat, space_of
+
+    space = space_of(target, position)
+    if space.mapped or is_flat(space):
+        return per_row, per_row.shape[1]
+    x = ravel_pytree(position)[0]
+    return jax.vmap(lambda g: space.gradient(x, g))(per_row), space.dim
+
+
+def _fisher_update(noise: str, fisher: Any, per_row: Array, dim: int, size: int) -> tuple[Fisher, Any]:
     """The running average with this batch's S, and V in the form asked for."""
     n, d = per_row.shape
     if n < 2:
@@ -278,7 +292,7 @@ def _fisher_update(noise: str, fisher: Any, per_row: Array, size: int) -> tuple[
         )
     centred = per_row - per_row.mean(0)
     if noise == "scalar":
-        now = (centred**2).sum() / ((n - 1) * d)
+        now = (centred**2).sum() / ((n - 1) * dim)
     elif noise == "diagonal":
         now = (centred**2).sum(0) / (n - 1)
     elif noise == "dense":

@@ -1,4 +1,4 @@
-"""Exact laws of one step of SGLD, SGHMC and SGNHT on a quadratic U, direction by direction, with gradient noise.
+"""Exact laws of one step of SGLD, SGHMC, SGNHT and the geodesic two on a quadratic U, with gradient noise.
 
 In coordinates of unit mass (SGLD: unit D) along an eigenvector of the curvature, a kernel's step is
 
@@ -41,8 +41,8 @@ class Law(NamedTuple):
 def law(method: str, integrator: str, a: Any, eps: Any, friction: Any, epoch: int | None, centred: bool = False) -> Law:
     """The law at curvature a, step eps and friction rate C (sgnht: the mean of xi), by broadcasting.
 
-    ``method`` is "sgld", "sghmc" or "sgnht"; epoch: batches of an epoch without replacement, None when batches are
-    independent; centred: the noise is that of control variates.
+    ``method`` is "sgld", "sghmc", "sgnht", "sggmc" or "gsgnht"; epoch: batches of an epoch without replacement,
+    None when batches are independent; centred: the noise is that of control variates.
     """
     a, eps, friction = np.broadcast_arrays(*(np.asarray(v, dtype=float) for v in (a, eps, friction)))
     K, inject, push = step_map(method, integrator, a, eps, friction)
@@ -81,6 +81,15 @@ def step_map(
         late = zero if integrator == "euler" else eps  # theta moves with the new r, or with the old
         K = _rows([[one - late * eps * a, eps + late * (-eps * C)], [-eps * a, 1 - eps * C]])
         return K, np.sqrt(2 * eps * C)[..., None] * _rows([late, one]), -eps[..., None] * _rows([late, one])
+    if method in ("sggmc", "gsgnht") and integrator != "baoab":  # friction in halves around kick and noise
+        half = np.exp(-eps * C / 2)
+        r = [-half * eps * a, half * half - half * eps * a * eps / 2]
+        K = _rows([[1 + eps / 2 * r[0], eps / 2 * (1 + r[1])], r])
+        return (
+            K,
+            (half * np.sqrt(2 * eps * C))[..., None] * _rows([eps / 2, one]),
+            (-(half * eps)[..., None] * _rows([eps / 2, one])),
+        )
     c = np.exp(-eps * C)
     heat = np.sqrt(-np.expm1(-2 * eps * C))[..., None] * _rows([eps / 2, one])
     if integrator == "aboba":

@@ -6,6 +6,7 @@ SVRG that of the rows' differences to a centre. V is averaged over a few draws o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,27 +74,36 @@ def measure_noise(plan: Plan, shape: Shape) -> Noise:
     # rows in memory are cut into runs of windows once and for all: what a chain sees of their noise rests on so many
     runs = np.inf if plan.batches is None else plan.batches.copies * plan.batches.runs
     doubt = float(np.sqrt(2 / runs))
-    factor = _factor(plan, points[:POINTS], centres)
+    factor = gathered(plan, points[:POINTS], centres)
     return Noise(factor, centres is not None, gradient.noise, getattr(gradient, "rank", 1), doubt)
 
 
 def noise_at_mode(plan: Plan, shape: Shape) -> Noise:
     """The noise that control variates centred at the mode would have."""
     points = shape.draws(2 * POINTS, plan.seed)[:POINTS]
-    return Noise(_factor(plan, points, np.tile(shape.mode, (POINTS, 1))), True, "none", 1, 0.0)
+    return Noise(gathered(plan, points, np.tile(shape.mode, (POINTS, 1))), True, "none", 1, 0.0)
 
 
-def _factor(plan: Plan, points: np.ndarray, centres: np.ndarray | None) -> np.ndarray:
-    N, n, d = rows(plan.target), plan.batch_size, points.shape[1]
+def gathered(
+    plan: Plan,
+    points: np.ndarray,
+    centres: np.ndarray | None,
+    seen_as: Callable[[int, np.ndarray], np.ndarray] = lambda i, each: each,
+) -> np.ndarray:
+    """A factor of V; seen_as(i, gradients (rows, d) at point i): these in the coordinates that V is wanted in."""
+    N, n = rows(plan.target), plan.batch_size
     assert n is not None
-    each = _row_noise(plan.target, points, centres)
+    each = _row_noise(plan.target, points, centres, seen_as)
+    d = each.shape[1]
     factor = each * (N * np.sqrt((1 - n / N) / n / len(each)))
     if len(factor) > 4 * d and d <= 2000:  # the same V from fewer rows
         return np.asarray(np.linalg.qr(factor, mode="r"))
     return factor
 
 
-def _row_noise(target: Target, points: np.ndarray, centres: np.ndarray | None) -> np.ndarray:
+def _row_noise(
+    target: Target, points: np.ndarray, centres: np.ndarray | None, seen_as: Callable[[int, np.ndarray], np.ndarray]
+) -> np.ndarray:
     """Per-row gradients, less those at the centres where given, and less their mean: (points * rows, d)."""
 
     @jax.jit
@@ -106,5 +116,5 @@ def _row_noise(target: Target, points: np.ndarray, centres: np.ndarray | None) -
     for i, theta in enumerate(points):
         centre = None if centres is None else jnp.asarray(centres[i])
         each = np.concatenate([np.asarray(one(jnp.asarray(theta), centre, batch)) for batch in spread(target, few)])
-        out.append(each - each.mean(0))
+        out.append(seen_as(i, each - each.mean(0)))
     return np.concatenate(out)

@@ -79,11 +79,11 @@ def find_shape(target: Target, start: np.ndarray, layout: Layout) -> Shape:
     d = theta.size
     if d > DENSE:
         return _matrix_free(target, theta, layout)
-    potential, gradient, hessian = _potential(target), _gradient(target), _hessian(target, d)
+    potential, gradient, hessian = potential_of(target), gradient_of(target), hessian_of(target, d)
     for _ in range(SADDLES + 1):
         theta, distance = _newton(potential, gradient, hessian, theta, layout)
         H = hessian(theta)
-        values, vectors, scale = _unit_diagonal(H)
+        values, vectors, scale = unit_diagonal(H)
         if values[0] > 1e-10 * values[-1]:
             return Shape(theta, H, np.diag(H).copy(), H.__matmul__, distance)
         lower = _downhill(potential, theta, scale * vectors[:, 0])
@@ -110,7 +110,7 @@ def _newton(
     for _ in range(NEWTON_STEPS):
         H, g = hessian(theta), gradient(theta)
         _refuse_not_finite(H, layout)
-        values, vectors, scale = _unit_diagonal(H)
+        values, vectors, scale = unit_diagonal(H)
         if not values.any():
             break
         values = np.maximum(np.abs(values), 1e-10 * np.abs(values).max())
@@ -197,7 +197,7 @@ def spread(target: Target, count: int, chunk: int = CHUNK) -> Iterator[Any]:
 # --- derivatives of the potential -----------------------------------------------------------------------------------
 
 
-def _potential(target: Target) -> Callable[[np.ndarray], float]:
+def potential_of(target: Target) -> Callable[[np.ndarray], float]:
     prior = jax.jit(target.log_prior)
     f = target.log_likelihood
     likelihood = None if f is None else jax.jit(lambda t, batch: f(t, batch).sum())
@@ -212,7 +212,7 @@ def _potential(target: Target) -> Callable[[np.ndarray], float]:
     return potential
 
 
-def _gradient(target: Target) -> Callable[[np.ndarray], np.ndarray]:
+def gradient_of(target: Target) -> Callable[[np.ndarray], np.ndarray]:
     prior = jax.jit(lambda t: prior_gradient(target, t))
     likelihood = jax.jit(lambda t, batch: likelihood_gradient(target, t, batch))
 
@@ -227,7 +227,7 @@ def _gradient(target: Target) -> Callable[[np.ndarray], np.ndarray]:
     return gradient
 
 
-def _hessian(target: Target, d: int) -> Callable[[np.ndarray], np.ndarray]:
+def hessian_of(target: Target, d: int) -> Callable[[np.ndarray], np.ndarray]:
     """theta -> Hessian of U, from all rows or from as many as ``WORK`` allows, scaled up."""
     prior = jax.jit(jax.hessian(target.log_prior))
 
@@ -259,7 +259,7 @@ def _hessian(target: Target, d: int) -> Callable[[np.ndarray], np.ndarray]:
     return hessian
 
 
-def _unit_diagonal(H: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def unit_diagonal(H: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Eigenvalues, eigenvectors of diag(s) H diag(s) with s = |diag H|^-1/2, and s."""
     diagonal = np.abs(np.diag(H))
     scale = 1 / np.sqrt(np.maximum(diagonal, 1e-30 * (diagonal.max() or 1.0)))
@@ -280,7 +280,7 @@ def _refuse_not_finite(H: np.ndarray, layout: Layout) -> None:
 
 
 def _matrix_free(target: Target, theta: np.ndarray, layout: Layout) -> Shape:
-    product = _hessian_product(target, theta)
+    product = hessian_product(target, theta)
     signs = np.random.default_rng(theta.size).choice([-1.0, 1.0], (PROBES, theta.size))
     diagonal = np.mean([z * product(z) for z in signs], axis=0)
     if not np.isfinite(diagonal).all() or np.median(diagonal) <= 0:
@@ -294,7 +294,7 @@ def _matrix_free(target: Target, theta: np.ndarray, layout: Layout) -> Shape:
     return Shape(theta, None, np.maximum(diagonal, floor), product, float("nan"))
 
 
-def _hessian_product(target: Target, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def hessian_product(target: Target, theta: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """v -> H v in float32, from at least ten rows a parameter, for curvature that only few rows know of."""
     count, chunk = max(2 * CHUNK, 10 * theta.size), max(500, int(ENTRIES / theta.size))
     prior = jax.jit(lambda t, v: jax.jvp(lambda t: prior_gradient(target, t), (t,), (v,))[1])

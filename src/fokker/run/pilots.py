@@ -19,6 +19,7 @@ import numpy as np
 
 from fokker.run.local_shape import Shape, remainder
 from fokker.run.loop import Chains, _Diverged, _Uncompensated
+from fokker.run.tangent_shape import Tangent, sd_error_on, starts_on, step_at_edges
 from fokker.sgmcmc.schedules import constant
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ ENTRIES = 2e7  # numbers that the draws of a pilot may take
 TIMES = 1500  # autocorrelation times that a chain should see
 POINTS, POINTS_MATRIX_FREE = 1000, 50  # draws at which the gradient is looked at
 ROWS = 5000  # of which it is taken there
+EDGES = 0.8  # factor of the step below which an edge asks for another one
 STREAM = 0x70696C6F  # tells the pilots' random numbers from those of the run
 
 
@@ -42,14 +44,23 @@ class Pilot:
     sd_error: float | None  # relative, of the coordinate where it is worst; None: a chain left every bound
     standard_error: float  # of that
     doubt: float  # the largest error that chance makes of so many coordinates
+    edge: float = 1.0  # factor of the step with which no chain is thrown away at an edge of its space
+    erratic: bool = False  # a few draws with huge gradients decide all: the step is too large near an edge
 
     def refutes(self, allowed: float) -> bool:
+        """Whether the step is not to be used."""
+        return self.erratic or self.edge < EDGES or self.off(allowed)
+
+    def off(self, allowed: float) -> bool:
         """Whether the sd is off by more than is allowed, beyond chance."""
         return self.sd_error is None or self.sd_error - self.doubt > allowed
 
 
-def run_pilot(tuned: Plan, shape: Shape, settings: Settings) -> Pilot:
-    """Chains with the tuned kernel, of other seeds than the run, as long as needed but no longer than half the run."""
+def run_pilot(tuned: Plan, shape: Shape, settings: Settings, near: Tangent | None = None) -> Pilot:
+    """Chains with the tuned kernel, of other seeds than the run, as long as needed but no longer than half the run.
+
+    near: where the posterior is on a manifold; ``shape`` is then that of its tangent space.
+    """
     kernel: Any = dataclasses.replace(tuned.kernel, schedule=constant())  # type: ignore[type-var]
     half = max(1000, (tuned.warmup + tuned.draws * tuned.thin) // 2)
     length = int(np.clip(TIMES * settings.steps, 1000, min(MOST_STEPS, half)))
@@ -57,16 +68,23 @@ def run_pilot(tuned: Plan, shape: Shape, settings: Settings) -> Pilot:
     thin = length // count
     seed = (tuned.seed ^ STREAM) & 0x7FFFFFFF
     batches = None if tuned.batches is None else dataclasses.replace(tuned.batches, seed=seed)
+    starts = starts_near(tuned, shape, CHAINS, seed) if near is None else starts_on(tuned, near, CHAINS, seed)
     plan = dataclasses.replace(
-        tuned, kernel=kernel, starts=starts_near(tuned, shape, CHAINS, seed), draws=count, warmup=0, thin=thin,
+        tuned, kernel=kernel, starts=starts, draws=count, warmup=0, thin=thin,
         seed=seed, batches=batches, share_batches=False,
     )  # fmt: skip
     positions = _positions(plan, int(min(5 * settings.slowest, length)))
-    error, spread = None, 0.0
+    error, spread, erratic, edge = None, 0.0, False, 1.0
     if positions is not None:
-        error, spread = _sd_error(plan, shape, positions, CHAINS * length / max(settings.steps_square, thin))
+        effective = CHAINS * length / max(settings.steps_square, thin)
+        if near is None:
+            error, spread = _sd_error(plan, shape, positions, effective)
+        else:
+            points = POINTS if shape.hessian is not None else POINTS_MATRIX_FREE
+            error, spread, erratic = sd_error_on(plan, near, positions, effective, points, ROWS)
+            edge = 1.0 if error is None else step_at_edges(tuned, near, positions)
     doubt = float(np.sqrt(2 * np.log(2 * shape.size)) * spread)
-    return Pilot(kernel.step_size, length, error, spread, doubt)
+    return Pilot(kernel.step_size, length, error, spread, doubt, edge, erratic)
 
 
 def starts_near(plan: Plan, shape: Shape, count: int, seed: int) -> tuple[np.ndarray, ...]:

@@ -293,6 +293,10 @@ def make_plan(
             raise InputError(f"the centre has {centre.size} entries, the parameters have {lay.size}.")
         if not np.isfinite(centre).all():
             raise InputError("the centre is not finite; leave it out, and the run looks for one.")
+        if target.space is not None:
+            from fokker.manifolds.product import product
+
+            product(target.space, lay.unravel(starts[0])).check(centre, "the centre")
         gradient = dataclasses.replace(gradient, centre=centre)
     plan = Plan(
         flat,
@@ -370,6 +374,12 @@ def _check_shapes(target: Target, kernel: Kernel, starts: tuple[np.ndarray, ...]
         from fokker.manifolds.product import product
 
         size, of = product(target.space, lay.unravel(starts[0])).size, "a point of the space"
+    leaves, scales = len(lay.variables), np.shape(getattr(kernel, "scales", 1.0))
+    if scales not in ((), (leaves,)):
+        raise InputError(
+            f"scales must be a number or one for each of the {leaves} leaves of the parameters, in their ravelled "
+            f"order; got shape {scales}."
+        )
     for name in getattr(kernel, "by_entry", ()):
         check_shape(name, getattr(kernel, name), size, of)
 

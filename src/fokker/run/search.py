@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 DIRECTION_BUDGET = 0.2  # of the variance along any one direction: sds of linear combinations within 10 %
 LOOSE = 3.0  # the same where no matrix can precondition, and a stiff contrast would cost every coordinate dear
 WHITENED = 200  # parameters up to which a matrix may: its products cost d^2 a step
+THERMOSTATS = ("sgnht", "gsgnht")
 PRODUCTS = {"sgld": 2, "sghmc": 4, "sgnht": 5}  # with (d, d) matrices in one step that is preconditioned by one
-LARGEST_STEP = {"sgld": 1.5, "sghmc": 1.5, "sgnht": 1.3}  # eps a_max, else eps sqrt(a_max); 2 is where it explodes
+# eps a_max of SGLD, else eps sqrt(a_max); 2 is where it explodes
+LARGEST_STEP = {"sgld": 1.5, "sghmc": 1.5, "sgnht": 1.3, "sggmc": 1.5, "gsgnht": 1.3}
 LEAST_INJECTED = 0.1  # share A / xi of SGNHT's noise that is injected, at least
 LARGEST_SHARE = 0.5  # of injected noise that the compensation of gradient noise may take away; V^ begins with one batch
 NODES = 24  # curvatures at which the laws are computed; in between they are interpolated
@@ -33,7 +35,7 @@ NODES = 24  # curvatures at which the laws are computed; in between they are int
 class Problem:
     """What is tuned: the method, its gradient's noise, and what the user's own settings fix."""
 
-    method: str  # "sgld", "sghmc", "sgnht"
+    method: str  # "sgld", "sghmc", "sgnht", "sggmc", "gsgnht"
     integrator: str
     noise: Noise
     epoch: int | None  # batches of an epoch without replacement; None where successive batches are independent
@@ -49,6 +51,7 @@ class Frame:
     view: Directions
     cost: float = 1.0  # of a step, against one with a diagonal
     loose: bool = False  # whether single directions may be far off
+    scales: Any = 1.0  # of the leaves, where that is what the root is made of
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,26 @@ def open_frames(shape: Shape, method: str, batch_size: int | None) -> list[Frame
     return frames
 
 
+def leaf_frames(shape: Shape, leaves: np.ndarray, own: Any = None) -> list[Frame]:
+    """For spaces: one scale for all, or one for each leaf, the geometric mean of its sds; or the user's own.
+
+    leaves: (d,) the leaf of each coordinate. Of a manifold no more can be scaled: other metrics have no flow here.
+    """
+    if own is not None:
+        root = np.broadcast_to(np.asarray(own, float), (leaves.max() + 1,))[leaves]
+        return [Frame("given", root, directions(shape, root), loose=True)]
+    loose = shape.hessian is None or shape.size > WHITENED
+    one = np.ones(shape.size)
+    frames = [Frame("one scale", one, directions(shape, one), loose=loose)]
+    if leaves.max() > 0 and shape.hessian is not None:
+        logs = np.log(np.diag(shape.covariance())) / 2
+        scales = np.exp([logs[leaves == k].mean() for k in range(leaves.max() + 1)])
+        scales = np.array([float(f"{v:.6g}") for v in scales])
+        root = scales[leaves]
+        frames.append(Frame("by leaf", root, directions(shape, root), loose=loose, scales=scales))
+    return frames
+
+
 def given_frame(shape: Shape, method: str, own: Any) -> Frame:
     """The user's own D of SGLD or M of the others; a number, a diagonal or a matrix."""
     value = np.asarray(own, float)
@@ -116,7 +139,7 @@ def search(problem: Problem, frame: Frame, budget: float, ceiling: float) -> Set
     top = min(LARGEST_STEP[problem.method] / (a[-1] if problem.method == "sgld" else np.sqrt(a[-1])), ceiling)
     if problem.method == "sgld":
         friction = np.ones(1)
-    elif problem.method == "sghmc" and kept is not None:
+    elif problem.method in ("sghmc", "sggmc") and kept is not None:
         friction = np.array([kept])
     else:
         friction = np.geomspace(0.05 * np.sqrt(a[0]), 30 * np.sqrt(a[-1]), 24)
@@ -136,12 +159,12 @@ def _best(problem: Problem, frame: Frame, eps: np.ndarray, friction: np.ndarray,
     e, c = np.broadcast_to(eps[:, None, None], shape), np.broadcast_to(friction[None, :, None], shape)
     laws = law(method, problem.integrator, nodes, e, c, problem.epoch, noise.centred)
     alpha = np.ones(shape[:2])
-    if method == "sgnht":  # the thermostat makes the kinetic energy right in the mean over directions
+    if method in THERMOSTATS:  # the thermostat makes the kinetic energy right in the mean over directions
         alpha = (1 - laws.kinetic_from_gradient @ (excess @ mix / len(mix))) / (laws.kinetic @ mix.mean(0))
 
     injected = alpha[..., None] * (laws.variance @ (view.weights @ mix).T)  # (eps, friction, coordinates)
     brought = laws.from_gradient @ ((view.weights * excess) @ mix).T
-    balanced = V if method == "sgnht" else known  # noise that something else makes up for: a thermostat, or V^
+    balanced = V if method in THERMOSTATS else known  # noise that something else makes up for: a thermostat, or V^
     unsure = noise.doubt * (laws.from_gradient @ ((view.weights * balanced) @ mix).T)
     sd_error = _worse_side(injected + brought, unsure)
     by_direction = alpha[..., None] * (laws.variance @ mix.T) + (laws.from_gradient @ mix.T) * excess
@@ -152,7 +175,7 @@ def _best(problem: Problem, frame: Frame, eps: np.ndarray, friction: np.ndarray,
     off = np.abs(by_direction - 1).max(-1)
     ok &= off <= (LOOSE if frame.loose else DIRECTION_BUDGET)
     ok &= e[..., 0] * known.max(initial=0.0) <= 2 * LARGEST_SHARE * (1.0 if method == "sgld" else c[..., 0] * alpha)
-    if method == "sgnht":
+    if method in THERMOSTATS:
         ok &= (alpha >= LEAST_INJECTED) & (alpha <= 2)
         if problem.kept is not None:  # of each step the one xi at which A is what the user gave
             miss = np.abs(np.log(np.maximum(alpha * c[..., 0], 1e-300) / problem.kept))

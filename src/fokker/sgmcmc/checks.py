@@ -119,6 +119,16 @@ def check_positive_definite(name: str, value: Any, *, optional: bool = False) ->
         raise InputError(f"{name} must be positive definite, its least eigenvalue is {least:.3g}.")
 
 
+def check_scales(value: Any) -> None:
+    """A number > 0, or a vector of them."""
+    import numpy as np
+
+    check_given("scales", value)
+    check_positive("scales", value)
+    if np.ndim(value) > 1:
+        raise InputError(f"scales must be a number or one for each leaf of the parameters; got shape {np.shape(value)}")
+
+
 def check_step_size(method: str, value: Any) -> None:
     """A kernel that is bound to a target has its step size."""
     if value is None:
