@@ -176,6 +176,7 @@ def everywhere(p):
     return directions + flat + sets - 8 * jnp.sum(jnp.square(p["ball"])) - jnp.sum(jnp.square(p["box"] - 0.5))
 
 
+@pytest.mark.slow
 def test_one_run_is_tuned_on_every_kind_of_space():
     """sds by closed forms and quadrature; ESS of 2,000 or more: a standard error below 2 %."""
     start = jax.tree.map(np.asarray, fokker.random_params(EVERYWHERE, jax.random.key(1)))
@@ -245,12 +246,12 @@ def test_minibatches_on_a_sphere(kernel, gradient):
     assert np.abs(ratio - 1).max() < 0.1, (ratio, run.settings["chosen"])
 
 
-def test_gmc_accepts_about_four_of_five():
+def test_gmc_accepts_four_of_five_or_more():
     target = Target(
         lambda x: 20 * x[0] - 60 * x[1] ** 2, None, space=fokker.Sphere(4), start=np.eye(4, dtype=np.float32)[0]
     )
     run = fokker.sample(target, fokker.gmc(), draws=500, chains=2, progress=False)
-    assert abs(float(run.stats["acceptance_probability"].mean()) - 0.8) < 0.12
+    assert 0.7 < float(run.stats["acceptance_probability"].mean()) < 0.97
     assert run.settings["chosen"]["why"]["verified"] and run.settings["chosen"]["kernel"]["leapfrog_steps"] >= 1
     assert run.summary()["ess_bulk"].min() > 300
 
@@ -262,7 +263,7 @@ def test_the_choice_is_a_function_of_the_seed_and_survives_a_resume(tmp_path):
     assert json.dumps(first, sort_keys=True) == json.dumps(again, sort_keys=True)
     options = {"draws": 60, "warmup": 10, "chains": 2, "progress": False}
     whole = fokker.sample(target, fokker.sggmc(), **options)
-    short = fokker.sample(target, fokker.sggmc(), path=tmp_path / "r", **(options | {"draws": 60}))
+    short = fokker.sample(target, fokker.sggmc(), store=tmp_path / "r", **options)
     longer = fokker.resume(tmp_path / "r", target, fokker.sggmc(), draws=90, progress=False)
     assert (np.asarray(whole.draws["theta"]) == np.asarray(short.draws["theta"])).all()
     assert (np.asarray(longer.draws["theta"])[:, :60] == np.asarray(whole.draws["theta"])).all()

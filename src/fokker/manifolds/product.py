@@ -126,7 +126,7 @@ class Product:
             if not off <= TOLERANCE:
                 where = "on its boundary or outside" if not math.isfinite(off) else f"{off:.2g} away from it"
                 raise SpaceError(
-                    f"{f.name} is to lie in {f.space}, but {what} is {where}: {_shown(leaf)}. Keep inside: "
+                    f"{f.name} is to lie in {f.space}, but {what} is {where}: {_shown(leaf)}. Start inside: "
                     "normalise it, or take fokker.random_params(space, key)."
                 )
 

@@ -10,7 +10,7 @@ geodesics, and what it looks for is the mode of the density on the carrier.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +83,7 @@ def _mode_on(space: Product, flat: Target, vector: Any) -> np.ndarray:
     stages = [(0, 100)] if not size else [(min(size, max(10_000, int(size * share))), n) for share, n in STAGES]
     evaluate = jax.jit(lambda x, batch: _likelihood(target, x, batch))
     prior = jax.jit(lambda x: (target.log_prior(x), prior_gradient(target, x)))
-    scale = by_factor(space, _scale(target, x, dtype))
+    scale, moves = by_factor(space, _scale(target, x, dtype)), Moves.of(space, dtype)
     for i, (used, iterations) in enumerate(stages):
         if i and used == stages[i - 1][0] and used < size:
             continue
@@ -96,7 +96,7 @@ def _mode_on(space: Product, flat: Target, vector: Any) -> np.ndarray:
                 value, grad = value + float(more) * size / used, grad + np.asarray(more_grad, float) * size / used
             return -float(value), -grad
 
-        x, value = descend(space, potential, x, iterations, scale, dtype)
+        x, value = descend(space, potential, x, iterations, scale, moves)
         if not np.isfinite(x).all() or not np.isfinite(value):
             raise InputError(
                 "no mode was found: the log density is not finite along the way from init. Start nearer to the bulk "
@@ -116,21 +116,33 @@ def by_factor(space: Product, scale: np.ndarray) -> np.ndarray:
     return out
 
 
+class Moves(NamedTuple):
+    """What a descent does on a space, compiled once."""
+
+    tangent: Callable[[np.ndarray, np.ndarray], np.ndarray]  # point, vector in R^n
+    flow: Callable[[np.ndarray, np.ndarray], np.ndarray]  # point, velocity: where it is at time 1
+
+    @classmethod
+    def of(cls, space: Product, dtype: Any) -> Moves:
+        project, flow = jax.jit(space.project), jax.jit(lambda x, v: space.retract(*space.flow(x, v, 1.0))[0])
+        both = lambda f: lambda x, u: np.asarray(f(jnp.asarray(x, dtype), jnp.asarray(u, dtype)), np.float64)
+        return cls(both(project), both(flow))
+
+
 def descend(
     space: Product,
     potential: Callable[[np.ndarray], tuple[float, np.ndarray]],
     x: np.ndarray,
     iterations: int,
     scale: np.ndarray,
-    dtype: Any = np.float64,
+    moves: Moves,
 ) -> tuple[np.ndarray, float]:
     """L-BFGS along geodesics from x (n,): the end and U_H there.
 
     potential(x) gives U_H and its gradient in R^n. Remembered pairs are projected on the tangent space of where the
     descent is. scale: (n,) lengths in which a first step is made. Steps are halved until U_H falls.
     """
-    project, flow = jax.jit(space.project), jax.jit(lambda x, v: space.retract(*space.flow(x, v, 1.0))[0])
-    tangent = lambda x, u: np.asarray(project(jnp.asarray(x, dtype), jnp.asarray(u, dtype)), np.float64)
+    tangent = moves.tangent
     value, ambient = potential(x)
     grad = tangent(x, ambient)
     pairs: list[tuple[np.ndarray, np.ndarray]] = []
@@ -146,7 +158,7 @@ def descend(
         slope = float(move @ grad)
         for halving in range(30):
             step = move * 0.5**halving
-            trial = np.asarray(flow(jnp.asarray(x, dtype), jnp.asarray(step, dtype)), np.float64)
+            trial = moves.flow(x, step)
             lower, ambient = potential(trial)
             if np.isfinite(lower) and lower <= value + 1e-4 * slope * 0.5**halving and np.isfinite(ambient).all():
                 break

@@ -7,7 +7,7 @@ L arccos(1 - a eps^2 / 2); with s^2 = 1 - a eps^2 / 4 and phi the angle, its ene
 
 the sum m of these makes an acceptance of about 2 Phi(-sqrt(m / 2)), and the draws' autocorrelation is cos(phi). So the
 number of gradients for an effective draw of the worst direction is known for every pair; the best with an acceptance of
-``WANTED`` is taken, and pilots set its step right where they find another acceptance.
+``WANTED`` or more is taken, and pilots set its step right where they find another acceptance than was foreseen.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fokker.run.tangent_shape import Tangent, find_tangent, starts_on
 if TYPE_CHECKING:
     from fokker.run.plan import Plan
 
-WANTED = 0.8  # acceptance
+WANTED = 0.8  # acceptance, at least
 NEAR = 0.07  # difference from it that a pilot lets pass
 MOST_STEPS = 100  # of a trajectory
 PILOTS, CHAINS, DRAWS, SETTLE = 5, 4, 100, 20
@@ -70,12 +70,12 @@ def tune_gmc(plan: Plan, note: Callable[..., None]) -> tuple[Plan, dict[str, Any
         note(f"pilot {len(pilots) + 1}: step size {fields['step_size']:.3g}")
         got = _acceptance(dataclasses.replace(plan, kernel=_with(kernel, fields)), near)
         pilots.append({"step_size": fields["step_size"], "acceptance": round(got, 4)})
-        if abs(got - WANTED) <= NEAR:
+        if abs(got - choice.acceptance) <= NEAR:
             break
-        fields["step_size"] = float(f"{fields['step_size'] * _factor(got):.6g}")
-    verified = abs(pilots[-1]["acceptance"] - WANTED) <= NEAR
+        fields["step_size"] = float(f"{fields['step_size'] * _factor(got, choice.acceptance):.6g}")
+    verified = abs(pilots[-1]["acceptance"] - choice.acceptance) <= NEAR
     if not verified:  # the last one that was seen, not the next guess
-        best = min(pilots, key=lambda p: abs(p["acceptance"] - WANTED))
+        best = min(pilots, key=lambda p: abs(p["acceptance"] - choice.acceptance))
         fields["step_size"] = best["step_size"]
         if best["acceptance"] < 0.2:
             raise InputError(
@@ -121,10 +121,10 @@ def _search(frame: Frame, kept: int | None) -> Choice:
     return Choice(frame, float(eps[i, 0, 0]), int(L[j, 0]), float(acceptance[i, j]), float(cost[i, j]))
 
 
-def _factor(acceptance: float) -> float:
+def _factor(acceptance: float, wanted: float) -> float:
     """Of the step, towards the wanted acceptance: -Phi^-1(acceptance / 2) grows as eps^2."""
     at = lambda p: -norm.ppf(np.clip(p, 1e-3, 0.995) / 2)
-    return float(np.clip(np.sqrt(at(WANTED) / at(acceptance)), 0.25, 1.5))
+    return float(np.clip(np.sqrt(at(wanted) / at(acceptance)), 0.25, 1.5))
 
 
 def _acceptance(plan: Plan, near: Tangent) -> float:
@@ -157,8 +157,8 @@ def _words(near: Tangent, choice: Choice, kernel: Any, pilots: list[dict[str, fl
     words = [
         f"gmc: {kernel.leapfrog_steps} leapfrog steps of {kernel.step_size:.3g}, preconditioned by "
         f"{PRECONDITIONERS[choice.frame.name]}; a pilot accepted {pilots[-1]['acceptance']:.0%} "
-        f"(wanted: {WANTED:.0%}, predicted: {choice.acceptance:.0%})"
+        f"(predicted: {choice.acceptance:.0%})"
     ]
     if not verified:
-        words.append(f"after {len(pilots)} pilots the acceptance is not {WANTED:.0%}; the nearest step was taken")
+        words.append(f"after {len(pilots)} pilots the acceptance is another than predicted; the nearest step was taken")
     return words + manifold_words(near, choice.frame)

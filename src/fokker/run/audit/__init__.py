@@ -3,6 +3,7 @@
     verdict      findings, the limits they are held against, colours, the table
     draws        findings from the draws alone: do chains move, agree, forget?
     posterior    with the target: spread and mean by full-data gradients, Stein discrepancy, modes that no draw has seen
+    on_manifold  the coordinates and the score by which the two others see a run on a manifold
     minibatches  for kernels that see a few rows at a step: gradient noise, its scale, step-size bias, temperature
 
 and the mathematics they use: ``score``, ``ksd``, ``other_modes``, ``gradient_noise``, ``linearised``, ``paired``. What
@@ -138,6 +139,7 @@ def _without_target(run: Run) -> list[Finding]:
 
 def _with_target(run: Run, plan: Plan, x: Draws, seconds: float, seed: int) -> Iterator[Finding]:
     from fokker.run.audit import minibatches, posterior
+    from fokker.run.audit.on_manifold import view_of
 
     spread = x.positions.std(1)
     if not (spread > 0).all():
@@ -145,21 +147,32 @@ def _with_target(run: Run, plan: Plan, x: Draws, seconds: float, seed: int) -> I
         say = f"Chain {chain} has no spread in {x.names[i]}: it is stuck."
         yield Finding("spread by the score", 0.0, None, "fail", say)
         return
+    view = view_of(plan, x)
     if plan.source is not None and plan.source.streams is not None:
         why = "Needs passes over all data, which come from an iterator; audit(target=...) with arrays would do."
         yield from (missing(name, why) for name in OF_ALL)
-        yield from minibatches.of_an_iterator(run, plan, x, seconds * SHARES["noise"], seed)
+        if view is None:
+            yield from minibatches.of_an_iterator(run, plan, x, seconds * SHARES["noise"], seed)
+        else:
+            yield from (missing(name, why) for name in OF_MINIBATCHES)
         return
-    at = posterior.at_draws(plan, x, seconds * SHARES["gradients"])
-    yield from posterior.spread_and_mean(x, at)
-    yield posterior.even_curvature(x, at)
-    yield posterior.stein_discrepancy(x, at.where, at.gradients, seed, "KSD, all rows")
+    precision = None
+    if isinstance(view, str):
+        yield from (missing(name, view) for name in OF_ALL)
+    else:
+        u = x if view is None else view.draws
+        at = posterior.at_draws(plan, u, seconds * SHARES["gradients"], view)
+        precision = at.precision
+        yield from posterior.spread_and_mean(u, at)
+        yield posterior.even_curvature(u, at)
+        yield posterior.stein_discrepancy(u, at.where, at.gradients, seed, "KSD, all rows", view)
     if getattr(plan.kernel, "full_data", False):
         yield from posterior.rejections(run)
     else:
         times = {name: seconds * SHARES[name] for name in ("noise", "paired")}
-        yield from minibatches.of_minibatches(run, plan, x, at.precision, times, seed)
-    yield posterior.unseen_modes(plan, x, seconds * SHARES["modes"], seed)
+        yield from minibatches.of_minibatches(run, plan, x, precision, times, seed, view)
+    if not isinstance(view, str):
+        yield posterior.unseen_modes(plan, x, seconds * SHARES["modes"], seed, view)
 
 
 __all__ = ["Audit", "Finding", "audit", "stored"]

@@ -6,6 +6,13 @@ has mean 0 under exp(-U) in either argument; the mean of h over pairs of draws i
 (1 + |x - y|^2 / d)^{-1/2} in coordinates where the draws have unit covariance. Unbiased gradients with independent
 errors (minibatches) leave the mean over distinct pairs unbiased. Significance is by a wild bootstrap whose signs are
 kept for as long as the draws are correlated (Chwialkowski et al. 2014).
+
+On a manifold the operator acts on tangent fields P(x) f(x) instead (the extrinsic form of Barp et al. 2018): with the
+coordinates and the score of ``on_manifold`` and T(x) the matrix B^T P(x) B in the coordinates of the kernel,
+
+    h(x, y) = s(x).s(y) k + (T(y) s(x)).grad_y k + (T(x) s(y)).grad_x k + tr T(x)^T grad_x grad_y k T(y) ,
+
+which has mean 0 by the divergence theorem on every manifold where the density has no edge that it does not vanish at.
 """
 
 from __future__ import annotations
@@ -30,13 +37,21 @@ class Discrepancy(NamedTuple):
     detectable: float  # the smallest such error that these draws would show
 
 
-def discrepancy(draws: np.ndarray, gradients: np.ndarray, correlated: int, seed: int) -> Discrepancy:
-    """draws, gradients: (n, d) in the order of the chains; correlated: length of a stretch of correlated draws."""
+def discrepancy(
+    draws: np.ndarray, gradients: np.ndarray, correlated: int, seed: int, pairings: np.ndarray | None = None
+) -> Discrepancy:
+    """draws, gradients: (n, d) in the order of the chains; correlated: length of a stretch of correlated draws.
+
+    pairings: B^T P(x) B at the draws, (n, d, d); None in flat space.
+    """
     n, d = draws.shape
     centred = draws - draws.mean(0)
     root = np.linalg.cholesky(np.cov(centred.T).reshape(d, d))
     x = np.linalg.solve(root, centred.T).T
-    h = stein_kernel(x, -gradients @ root)
+    if pairings is None:
+        h = stein_kernel(x, -gradients @ root)
+    else:
+        h = tangent_stein_kernel(x, -gradients @ root, np.linalg.solve(root, pairings) @ root)
     np.fill_diagonal(h, 0.0)
     squared = h.mean() * n / (n - 1)
     rng = np.random.default_rng(seed)
@@ -65,6 +80,30 @@ def stein_kernel(x: np.ndarray, score: np.ndarray) -> np.ndarray:
     own = np.diag(cross)
     along = (cross - own[:, None]) + (cross.T - own)  # -(s_i - s_j) . (x_i - x_j)
     return (score @ score.T) * base**-0.5 - along * base**-1.5 / d + base**-1.5 - 3 * base**-2.5 * square / d**2
+
+
+def tangent_stein_kernel(x: np.ndarray, score: np.ndarray, T: np.ndarray) -> np.ndarray:
+    """h(x_i, x_j) with T (n, d, d) at the points, (n, n)."""
+    n, d = x.shape
+    flat = T.reshape(n, -1)
+    traces = flat @ flat.T
+    h = np.empty((n, n))
+    turned = np.swapaxes(T, 1, 2)  # T^T at every point
+    own = np.einsum("jkl,jl->jk", turned, x)  # T_j^T x_j
+    for i in range(n):
+        r = x[i] - x  # x_i - y_j
+        base = 1 + (r * r).sum(1) / d
+        here = r @ T[i]  # T_i^T r
+        there = turned @ x[i] - own  # T_j^T r
+        by_y = there @ score[i]  # (T_j s_i) . r
+        by_x = (here * score).sum(1)  # (T_i s_j) . r
+        h[i] = (
+            (score @ score[i]) * base**-0.5
+            + (by_y - by_x) * base**-1.5 / d
+            + traces[i] * base**-1.5 / d
+            - 3 * (here * there).sum(1) * base**-2.5 / d**2
+        )
+    return h
 
 
 @cache

@@ -8,7 +8,8 @@ batches is -1 / (E - 1) times its own; the law then depends on how far in its ep
 
 Kernels that are not linear are replaced by the linear one they amount to near the mean (``linear_kernel``): SGNHT by
 SGHMC with the friction at which its thermostat settles, SGRLD and SGRHMC by a constant metric, pSGLD by the
-preconditioner that it has learned.
+preconditioner that it has learned. A run on a manifold comes here as one in the tangent space (``on_manifold``),
+where SGGMC is itself and gSGNHT an SGGMC with friction xi.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.linalg import solve_discrete_lyapunov
 
+from fokker.geodesic.gsgnht import gsgnht
+from fokker.geodesic.sggmc import sggmc
 from fokker.numeric.random_jax import Given, normal
 from fokker.run.gradients import rows
 from fokker.sgmcmc.kernel import BoundGradient
@@ -81,7 +84,7 @@ class Noise(NamedTuple):
     square: np.ndarray  # (d,) mean square of the stochastic gradient, divided by N^2
 
 
-LINEAR = (sgld, sghmc, psgld, sgfs, sgnht, sgrld, sgrhmc)  # kernels that ``linear_kernel`` knows
+LINEAR = (sgld, sghmc, psgld, sgfs, sgnht, sgrld, sgrhmc, sggmc, gsgnht)  # kernels that ``linear_kernel`` knows
 
 
 class Epochs(NamedTuple):
@@ -109,15 +112,26 @@ class Laws(NamedTuple):
     epochs: Epochs | None  # None for independent batches
 
 
-def gaussian_laws(plan: Plan, eps: float, precision: np.ndarray, mean: np.ndarray, measured: Measured | None) -> Laws:
-    """precision: (d, d) of the posterior, symmetric; mean: (d,); measured: the noise of the gradient, None for none."""
+def gaussian_laws(
+    plan: Plan,
+    eps: float,
+    precision: np.ndarray,
+    mean: np.ndarray,
+    measured: Measured | None,
+    groups: np.ndarray | None = None,
+) -> Laws:
+    """precision: (d, d) of the posterior, symmetric; mean: (d,); measured: the noise of the gradient, None for none.
+
+    groups: (d,) leaf of each coordinate, for thermostats that are one for each.
+    """
     d = len(mean)
     size = rows(plan.target) if plan.target.log_likelihood is not None else 1
     V = np.zeros((d, d)) if measured is None else measured.covariance
     known = None if measured is None else measured.known
-    square = (np.diag(V) + np.diag(precision)) / size**2  # at a draw the full gradient has covariance `precision`
-    linear, taken = linear_kernel(plan, eps, mean, Noise(V, known, square))
-    still = linear if isinstance(linear, sgfs) else linear_kernel(plan, eps, mean, Noise(0 * V, None, square))[0]
+    square = np.abs(np.diag(V) + np.diag(precision)) / size**2  # at a draw the full gradient has covariance `precision`
+    linear, taken = linear_kernel(plan, eps, mean, Noise(V, known, square), groups)
+    quiet = Noise(0 * V, None, square)
+    still = linear if isinstance(linear, sgfs) else linear_kernel(plan, eps, mean, quiet, groups)[0]
     root = np.linalg.inv(np.linalg.cholesky(friction_of(still, d)))
     shares = np.linalg.eigvalsh(root @ (eps / 2 * V) @ root.T)
     left = None
@@ -132,7 +146,9 @@ def gaussian_laws(plan: Plan, eps: float, precision: np.ndarray, mean: np.ndarra
     return Laws(shares, left, chain, gaussian_law(still, precision, 0 * V), epochs)
 
 
-def linear_kernel(plan: Plan, step_size: float, at: np.ndarray, noise: Noise) -> tuple[Any, Any]:
+def linear_kernel(
+    plan: Plan, step_size: float, at: np.ndarray, noise: Noise, groups: np.ndarray | None = None
+) -> tuple[Any, Any]:
     """A linear kernel that has the law of the plan's kernel near the point ``at``, and the V^ that goes with it."""
     kernel: Any = plan.kernel
     V, known = noise.covariance, noise.known
@@ -140,6 +156,10 @@ def linear_kernel(plan: Plan, step_size: float, at: np.ndarray, noise: Noise) ->
         return dataclasses.replace(kernel, step_size=step_size, schedule=constant()), known
     if isinstance(kernel, sghmc):
         return dataclasses.replace(kernel, step_size=step_size, schedule=constant(), resample_momentum=None), known
+    if isinstance(kernel, sggmc):
+        return dataclasses.replace(kernel, step_size=step_size, schedule=constant()), known
+    if isinstance(kernel, gsgnht):
+        return _settled_geodesic(kernel, step_size, V, known, groups)
     if isinstance(kernel, psgld):
         return sgld(step_size, diffusion=1 / (float(kernel.damping) + np.sqrt(noise.square))), known
     if isinstance(kernel, sgfs):
@@ -188,11 +208,25 @@ def _settled(kernel: sgnht, plan: Plan, eps: float, V: np.ndarray, known: Any) -
     ), taken
 
 
+def _settled_geodesic(kernel: gsgnht, eps: float, V: np.ndarray, known: Any, groups: Any) -> tuple[Any, Any]:
+    """SGGMC with friction xi where the thermostats settle; 2 (xi - C) / eps of its noise is not injected."""
+    d = len(V)
+    unknown = np.diag(V) if known is None else np.diag(V - np.asarray(as_dense(known, d), float))
+    labels = np.zeros(d, int) if kernel.thermostat == "all" or groups is None else np.asarray(groups)
+    heat = (np.bincount(labels, unknown) / np.bincount(labels))[labels]
+    C = float(kernel.friction)
+    xi = np.maximum(C + eps * heat / 2, 1e-9 * C)
+    taken = np.diag(2 * (xi - C) / eps)
+    if known is not None:
+        taken = taken + np.asarray(as_dense(known, d), float)
+    return sggmc(eps, friction=float(xi[0]) if (labels == labels[0]).all() else xi), taken
+
+
 def friction_of(linear: Any, d: int) -> np.ndarray:
     """F with 2 F the noise that the method injects beside the force, per unit of time: D^-1, C or 2 B, (d, d)."""
     if isinstance(linear, sgld):
         return np.linalg.inv(np.asarray(as_dense(jnp.asarray(linear.diffusion), d), float))
-    value = linear.friction if isinstance(linear, sghmc) else 2 * np.asarray(linear.injected)
+    value = linear.friction if isinstance(linear, (sghmc, sggmc)) else 2 * np.asarray(linear.injected)
     return np.asarray(as_dense(jnp.asarray(value), d), float)
 
 
@@ -209,7 +243,7 @@ def gaussian_law(
             return Law(np.full((d, d), np.inf), np.inf, radius)
         if epochs is None or epochs.batches == 1:
             P = solve_discrete_lyapunov(M, np.einsum("isk,jsk->ij", F, F))
-            return Law(P[:d, :d], step.mean_kinetic(P, np.zeros((len(M), d))), radius)
+            return Law(P[:d, :d], step.mean_kinetic(P, np.zeros((len(M), step.width))), radius)
         at = _law_within_epoch(M, F, epochs.batches)
         P = np.mean([at(phase)[0] for phase in epochs.phases], axis=0)
         before = [at((phase - 1) % epochs.batches) for phase in epochs.phases]  # where the last step came from
@@ -258,7 +292,8 @@ class _Step(NamedTuple):
 
     size: int  # of z
     d: int
-    advance: Callable[[Any, Any], tuple[Any, Any]]  # z, normals (STREAMS, d) -> z+, kinetic energy or None
+    width: int  # normals of a stream: d, or as many times that as steps are made with one batch
+    advance: Callable[[Any, Any], tuple[Any, Any]]  # z, normals (STREAMS, width) -> z+, kinetic energy or None
 
     @classmethod
     def of(cls, linear: Any, precision: np.ndarray, V: np.ndarray, known: Any) -> _Step:
@@ -267,8 +302,10 @@ class _Step(NamedTuple):
         root = wide(vectors * np.sqrt(np.maximum(values, 0.0)))
         gradient = _noisy(wide(precision), root, None if known is None else jax.tree.map(wide, known))
         bound = _widened(linear).bind(Target.from_log_density(lambda theta: jnp.zeros(())), gradient)
-        state = bound.init(jnp.zeros(len(V)), Given(jnp.zeros((STREAMS, len(V)))))
-        fields = [name for name in ("position", "momentum") if hasattr(state, name)]
+        width = len(V) * getattr(linear, "steps_per_batch", 1)
+        state = bound.init(jnp.zeros(len(V)), Given(jnp.zeros((STREAMS, width))))
+        moving = ("point", "velocity") if isinstance(linear, sggmc) else ("position", "momentum")
+        fields = [name for name in moving if hasattr(state, name)]
         z0, unravel = ravel_pytree([getattr(state, name) for name in fields])
 
         def advance(z: Any, normals: Any) -> tuple[Any, Any]:
@@ -276,11 +313,11 @@ class _Step(NamedTuple):
             after, info = bound.step(Given(normals), now, None)
             return ravel_pytree([getattr(after, name) for name in fields])[0], getattr(info, "kinetic", None)
 
-        return cls(len(z0), len(V), advance)
+        return cls(len(z0), len(V), width, advance)
 
     def matrices(self) -> tuple[np.ndarray, np.ndarray]:
         """M (n, n) and F (n, STREAMS, d) with z+ = M z + F normals."""
-        z, normals = jnp.zeros(self.size), jnp.zeros((STREAMS, self.d))
+        z, normals = jnp.zeros(self.size), jnp.zeros((STREAMS, self.width))
         M, F = jax.jit(jax.jacfwd(lambda z, normals: self.advance(z, normals)[0], argnums=(0, 1)))(z, normals)
         return np.asarray(M), np.asarray(F)
 
@@ -291,15 +328,15 @@ class _Step(NamedTuple):
         """
         if self.size == self.d:
             return None
-        n, k = self.size, STREAMS * self.d
+        n, k = self.size, STREAMS * self.width
         covariance = np.eye(n + k)
         covariance[:n, :n] = P
-        gradient = slice(n + GRADIENT_STREAM * self.d, n + (GRADIENT_STREAM + 1) * self.d)
+        gradient = slice(n + GRADIENT_STREAM * self.width, n + GRADIENT_STREAM * self.width + memory.shape[1])
         covariance[:n, gradient], covariance[gradient, :n] = memory, memory.T
         values, vectors = np.linalg.eigh(covariance)
         columns = jnp.asarray((vectors * np.sqrt(np.maximum(values, 0.0))).T)
         kinetic = jax.vmap(lambda z, normals: self.advance(z, normals)[1])
-        return float(jax.jit(kinetic)(columns[:, :n], columns[:, n:].reshape(-1, STREAMS, self.d)).sum())
+        return float(jax.jit(kinetic)(columns[:, :n], columns[:, n:].reshape(-1, STREAMS, self.width)).sum())
 
 
 def _widened(linear: Any) -> Any:

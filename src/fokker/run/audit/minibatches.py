@@ -9,11 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fokker.geodesic.gsgnht import gsgnht
+from fokker.geodesic.sggmc import sggmc
 from fokker.numeric import random
 from fokker.numeric.random_jax import Key
 from fokker.run.audit.draws import Draws
 from fokker.run.audit.gradient_noise import Measured, indices, measure, minibatches, scale_of_mean
 from fokker.run.audit.linearised import LINEAR, Laws, gaussian_laws
+from fokker.run.audit.on_manifold import View, linear_run
 from fokker.run.audit.paired import measure_bias
 from fokker.run.audit.posterior import GRADIENTS, stein_discrepancy
 from fokker.run.audit.score import full_gradients, spread_out
@@ -34,28 +37,49 @@ GONE = "The batches came from an iterator that cannot be started again."
 
 
 def of_minibatches(
-    run: Run, plan: Plan, x: Draws, precision: np.ndarray | None, seconds: Mapping[str, float], seed: int
+    run: Run,
+    plan: Plan,
+    x: Draws,
+    precision: np.ndarray | None,
+    seconds: Mapping[str, float],
+    seed: int,
+    view: View | str | None = None,
 ) -> Iterator[Finding]:
-    """precision: of the posterior near its mean, where known; else that of the draws. seconds: "noise", "paired"."""
+    """precision: of the posterior near its mean, where known; else that of the draws. seconds: "noise", "paired".
+
+    view: of a run on a manifold, in whose coordinates ``precision`` is; or why there is none.
+    """
     with_rows = plan.target.log_likelihood is not None
     feed = minibatches(plan)
+    if isinstance(view, str):
+        names = ("gradient scale", "KSD, minibatches", "gradient noise") if with_rows else ()
+        yield from (missing(name, view) for name in names)
+        yield _step_bias(plan, x, mean_step(run, plan), feed, seconds["paired"])
+        return
     near = far = None
+    points = np.zeros((0, x.flat.shape[1]))
     if with_rows:
-        near, far = _noise_near_and_far(plan, x, feed, seconds["noise"], seed)
+        points, near, far = _noise_near_and_far(plan, x, feed, seconds["noise"], seed, view)
         yield from _gradient_scale(plan, far)
-        yield _stein_of_minibatches(plan, x, feed, seed)
+        yield _stein_of_minibatches(plan, x, feed, seed, view)
     if not isinstance(plan.kernel, LINEAR):
         why = f"What a step of {type(plan.kernel).__name__} does on a Gaussian law is not known here."
         yield from (missing(name, why) for name in ("gradient noise", "step-size bias"))
         return
     eps = mean_step(run, plan)
     if precision is None:
-        precision = np.linalg.pinv(x.covariance)
-    laws = None
+        precision = np.linalg.pinv((x if view is None else view.draws).covariance)
+    laws, names = None, x.names
     if near is not None or not with_rows:
-        laws = gaussian_laws(plan, eps, (precision + precision.T) / 2, x.flat.mean(0), near)
+        H = (precision + precision.T) / 2
+        if view is None:
+            laws = gaussian_laws(plan, eps, H, x.flat.mean(0), near)
+        else:
+            flat = linear_run(plan, view, H, near, points)
+            names = flat.names
+            laws = gaussian_laws(flat.plan, eps, flat.precision, np.zeros(len(names)), flat.measured, flat.groups)
     if with_rows:
-        yield from _gradient_noise(plan, x, laws)
+        yield from _gradient_noise(plan, names, laws)
     yield _step_bias(plan, x, eps, feed, seconds["paired"])
     yield from _temperature(run, plan, laws)
 
@@ -112,19 +136,24 @@ class _Far(NamedTuple):
 
 
 def _noise_near_and_far(
-    plan: Plan, x: Draws, feed: Any, seconds: float, seed: int
-) -> tuple[Measured | None, _Far | None]:
-    """The stochastic gradient at some draws, and at points two to four times as far out."""
+    plan: Plan, x: Draws, feed: Any, seconds: float, seed: int, view: View | None
+) -> tuple[np.ndarray, Measured | None, _Far | None]:
+    """The stochastic gradient at some draws, which come first, and at points two to four times as far out."""
     rng = np.random.default_rng(seed)
     covariance = x.covariance
-    root = np.linalg.cholesky(covariance + 1e-12 * np.diag(np.diag(covariance)))
+    root = np.zeros((0, 0))
+    if view is None:
+        root = np.linalg.cholesky(covariance + 1e-12 * np.diag(np.diag(covariance)))
     near = x.flat[rng.choice(len(x.flat), POINTS, replace=False)]
-    away = x.flat.mean(0) + 2 * rng.standard_normal((POINTS, len(root))) @ root.T
+    if view is None:
+        away = x.flat.mean(0) + 2 * rng.standard_normal((POINTS, len(root))) @ root.T
+    else:
+        away = view.around(rng, POINTS, 2.0)
     measured = measure(plan, np.concatenate([near, away]), feed, seconds)
     if measured is None:
-        return None, None
+        return near, None, None
     far = _Far(full_gradients(plan.target, away), measured.at(slice(POINTS, None)), covariance)
-    return measured.at(slice(POINTS)), far
+    return near, measured.at(slice(POINTS)), far
 
 
 def _gradient_scale(plan: Plan, far: _Far | None) -> Iterator[Finding]:
@@ -146,7 +175,7 @@ def _gradient_scale(plan: Plan, far: _Far | None) -> Iterator[Finding]:
     yield Finding(name, slope, 1 + SCALE[0], verdict, say)
 
 
-def _stein_of_minibatches(plan: Plan, x: Draws, feed: Any, seed: int) -> Finding:
+def _stein_of_minibatches(plan: Plan, x: Draws, feed: Any, seed: int, view: View | None) -> Finding:
     """KSD with one minibatch gradient at each draw: the noise averages out over pairs."""
     chains, draws, _ = x.positions.shape
     where = spread_out(chains, draws, GRADIENTS)
@@ -164,17 +193,21 @@ def _stein_of_minibatches(plan: Plan, x: Draws, feed: Any, seed: int) -> Finding
             grad_u, _, aux = gradient.estimate(key, points[i], batch, aux)
             return aux, grad_u
 
-        aux = gradient.init(jnp.asarray(x.flat.mean(0), plan.dtype))
+        aux = gradient.init(jnp.asarray(x.flat.mean(0) if view is None else x.flat[-1], plan.dtype))
         return jax.lax.scan(one, aux, jnp.arange(len(points)))[1]
 
     gradients = np.asarray(at_draws(points, batches, index), np.float64)
-    return stein_discrepancy(x, where, gradients, seed, "KSD, minibatches")
+    if view is None:
+        return stein_discrepancy(x, where, gradients, seed, "KSD, minibatches")
+    at = view.points[where[:, 0], where[:, 1]]
+    g = view.scores(at, view.pulled(at, gradients))
+    return stein_discrepancy(view.draws, where, g, seed, "KSD, minibatches", view)
 
 
 # --- the law of the chain ---------------------------------------------------------------------------------------------
 
 
-def _gradient_noise(plan: Plan, x: Draws, laws: Laws | None) -> Iterator[Finding]:
+def _gradient_noise(plan: Plan, names: list[str], laws: Laws | None) -> Iterator[Finding]:
     """The share of the injected noise that gradient noise has, and what it does to the law."""
     name = "gradient noise"
     if laws is None:
@@ -185,7 +218,7 @@ def _gradient_noise(plan: Plan, x: Draws, laws: Laws | None) -> Iterator[Finding
     if laws.chain is None or laws.noiseless is None:
         value = float(np.sqrt(1 + largest) - 1)
         verdict: Verdict = "ok" if value <= SD[0] else "warn"
-        say = f"Bound of what it does to an sd; {len(x.names)} parameters are too many for the law itself."
+        say = f"Bound of what it does to an sd; {len(names)} parameters are too many for the law itself."
         yield Finding(name, value, SD[0], verdict, say + (CURE if verdict != "ok" else ""))
     elif max(laws.chain.radius, laws.noiseless.radius) >= 1:
         say = f"On the Gaussian approximation this step is not stable (spectral radius {laws.chain.radius:.3f})."
@@ -195,7 +228,7 @@ def _gradient_noise(plan: Plan, x: Draws, laws: Laws | None) -> Iterator[Finding
         i = int(np.argmax(np.abs(errors)))
         verdict = grade(abs(errors[i]), SD)
         order = "independent batches" if laws.epochs is None else f"epochs of {laws.epochs.batches} batches"
-        say = f"What it does to the sd by the law of the linearised chain ({order}), at {x.names[i]}."
+        say = f"What it does to the sd by the law of the linearised chain ({order}), at {names[i]}."
         yield Finding(name, float(errors[i]), SD[0], verdict, say + (CURE if verdict != "ok" else ""))
 
 
@@ -209,7 +242,7 @@ def _shares_in_words(plan: Plan, laws: Laws) -> str:
         say += f" compensated ({plan.gradient.noise}), {laws.left:.0%} of it left."
     else:
         say += " not compensated."
-    if kernel == "sgnht":
+    if kernel in ("sgnht", "gsgnht"):
         even = largest / max(smallest, 1e-300)
         say += f" Thermostats take it up where it is even; it varies by a factor {even:.2g} over directions."
     return say
@@ -242,7 +275,7 @@ def _step_bias(plan: Plan, x: Draws, eps: float, feed: Any, seconds: float) -> F
 def _temperature(run: Run, plan: Plan, laws: Laws | None) -> Iterator[Finding]:
     """E r^T M^-1 r / d against what the discrete chain should have."""
     name = "kinetic temperature"
-    if not isinstance(plan.kernel, (sghmc, sgnht, sgrhmc)):
+    if not isinstance(plan.kernel, (sghmc, sgnht, sgrhmc, sggmc, gsgnht)):
         return
     if "kinetic" not in run.stats:
         yield missing(name, "The run kept no kinetic energies.")
@@ -251,13 +284,17 @@ def _temperature(run: Run, plan: Plan, laws: Laws | None) -> Iterator[Finding]:
 
     values = np.asarray(run.stats["kinetic"], np.float64)
     value, error = float(values.mean()), float(array_stats.mcse(values, chain_axis=0, draw_axis=1))
-    law = None if laws is None or laws.chain is None or isinstance(plan.kernel, sgnht) else laws.chain.kinetic
+    law = None if laws is None or laws.chain is None or isinstance(plan.kernel, (sgnht, gsgnht)) else laws.chain.kinetic
     expected = law if law is not None and np.isfinite(law) else 1.0  # thermostats settle at 1 at any step
     off = abs(value / expected - 1)
     verdict: Verdict = grade(off, KINETIC) if off > 3 * error / expected else "ok"
     if not np.isfinite(error):
         verdict = "not measured"
-    say = f"Mean of r M^-1 r / d (s.e. {error:.2g}); the law of this step and noise has {expected:.3f}."
+    on_manifold = isinstance(plan.kernel, (sggmc, gsgnht))
+    what = "|v|^2 / m, m the dimension of the space," if on_manifold else "r M^-1 r / d"
+    say = f"Mean of {what} (s.e. {error:.2g}); the law of this step and noise has {expected:.3f}."
+    if isinstance(plan.kernel, gsgnht):
+        say = f"Mean of {what} (s.e. {error:.2g}). The thermostat holds it at 1, whatever noise does to the law."
     say += excused(verdict, off, KINETIC)
     if verdict in ("warn", "fail"):
         say += " Momenta are too hot or too cold: gradient noise or step are not what they seem; take a smaller step."

@@ -22,6 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fokker.geodesic.gsgnht import gsgnht
+from fokker.geodesic.sggmc import sggmc
+from fokker.geodesic.tangent import space_of
 from fokker.numeric import random
 from fokker.numeric.random_jax import Given, Key, normal
 from fokker.run import blocks
@@ -55,6 +58,8 @@ class Bias(NamedTuple):
 def order_of(kernel: Any) -> int:
     """The order in eps of the bias of theta; 1 where a higher one is not proved."""
     splitting = getattr(kernel, "integrator", None)
+    if isinstance(kernel, (sggmc, gsgnht)):
+        return 2
     if isinstance(kernel, sghmc):
         return 1 if splitting == "euler" else 2
     return 2 if splitting == "aboba" else 1
@@ -118,7 +123,11 @@ class Pairs:
         coarse, fine = (kernel.bind(plan.target, plan.gradient) for kernel in _coarse_and_fine(plan.kernel, step_size))
         own_batches = plan.gradient.noise != "none" and feed[0].kind in ("windows", "stacked")
         self._each = 2 if own_batches else 1  # batches of a coarse step
-        self._step = _paired_steps(coarse, fine, feed[0], starts.mean(0), scale, own_batches, plan.dtype)
+        entries, inner = plan.layout.size, int(getattr(plan.kernel, "steps_per_batch", 1))
+        if getattr(plan.kernel, "on_manifolds", False):  # noise is by entry of a point
+            entries = space_of(plan.target, jnp.asarray(starts[0])).size
+        own = _Normals(entries, inner, plan.dtype)
+        self._step = _paired_steps(coarse, fine, feed[0], starts.mean(0), scale, own_batches, own)
         self._words = [jnp.asarray(random.chain_words(plan.seed, c, random.AUDIT)) for c in range(2 * chains)]
         self._states = []
         for start, words in zip(starts, self._words[chains:], strict=True):
@@ -177,24 +186,49 @@ def _coarse_and_fine(kernel: Any, step_size: float) -> tuple[Any, Any]:
     return coarse, dataclasses.replace(coarse, step_size=step_size / 2, **twice)
 
 
+class _Normals(NamedTuple):
+    """The noise of a pair: ``inner`` steps of one batch, each with numbers for all entries of a point."""
+
+    entries: int
+    inner: int
+    dtype: str
+
+    def __call__(self, words: Any, step: Any) -> tuple[Any, Any, Any]:
+        """For the coarse step and the two fine ones, each (STREAMS, inner * entries)."""
+
+        def of(half_step: Any) -> Any:
+            key, size = Key(words, half_step.astype(jnp.uint32)), self.entries * self.inner
+            return jnp.stack([normal(key, (size,), stream, self.dtype) for stream in range(STREAMS)])
+
+        z1, z2 = of(2 * step), of(2 * step + 1)
+        if self.inner == 1:
+            return (z1 + z2) / jnp.sqrt(2.0).astype(self.dtype), z1, z2
+        each = jnp.concatenate([z.reshape(STREAMS, self.inner, -1) for z in (z1, z2)], axis=1)
+        both = (each[:, 0::2] + each[:, 1::2]) / jnp.sqrt(2.0).astype(self.dtype)  # neighbours in time
+        return both.reshape(STREAMS, -1), z1, z2
+
+
 def _paired_steps(
-    coarse: Bound, fine: Bound, feed: blocks.Feed, centre: np.ndarray, scale: np.ndarray, own_batches: bool, dtype: str
+    coarse: Bound,
+    fine: Bound,
+    feed: blocks.Feed,
+    centre: np.ndarray,
+    scale: np.ndarray,
+    own_batches: bool,
+    normals: _Normals,
 ) -> Callable[..., Any]:
     """steps(states, words, first, count, data, index) -> (states, sums (4, d)), compiled."""
-    middle, unit, d = jnp.asarray(centre, dtype), jnp.asarray(1 / scale, dtype), len(centre)
-
-    def normals(words: Any, half_step: Any) -> Any:
-        key = Key(words, half_step.astype(jnp.uint32))
-        return jnp.stack([normal(key, (d,), stream, dtype) for stream in range(STREAMS)])
+    dtype, d = normals.dtype, len(centre)
+    middle, unit = jnp.asarray(centre, dtype), jnp.asarray(1 / scale, dtype)
 
     @jax.jit
     def steps(states: Any, words: Any, first: Any, count: Any, data: Any, index: Any) -> Any:
         def one(i: Any, carry: Any) -> Any:
             (a, b), sums = carry
-            z1, z2 = normals(words, 2 * (first + i)), normals(words, 2 * (first + i) + 1)
+            z, z1, z2 = normals(words, first + i)
             batch = feed.batch(data, index, 2 * i if own_batches else i)
             second = feed.batch(data, index, 2 * i + 1) if own_batches else batch
-            a, _ = coarse.step(Given((z1 + z2) / jnp.sqrt(2.0).astype(dtype)), a, batch)
+            a, _ = coarse.step(Given(z), a, batch)
             b, _ = fine.step(Given(z1), b, batch)
             b, _ = fine.step(Given(z2), b, second)
             x, y = (a.position - middle) * unit, (b.position - middle) * unit

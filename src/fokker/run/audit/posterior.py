@@ -29,12 +29,15 @@ from fokker.run.audit.verdict import (
 )
 
 if TYPE_CHECKING:
+    from fokker.run.audit.on_manifold import View
     from fokker.run.plan import Plan
     from fokker.run.result import Run
 
 GRADIENTS = 1000  # draws at which full-data gradients are taken
 FEWEST_GRADIENTS = 100
 TAIL_OF_A_NORMAL = 2.9058  # 95 % quantile of |z| over its median
+PAIRED_WORK = 2e9  # multiplications of a KSD on a manifold
+PAIRED_ENTRIES = 20_000_000  # numbers in the pairings that a mean is taken of
 ACCEPTANCE = (0.3, 0.05)  # of the worst chain
 
 
@@ -42,7 +45,7 @@ class AtDraws(NamedTuple):
     """Full-data gradients at some of the draws."""
 
     where: np.ndarray  # (k, 2) chain and draw
-    gradients: np.ndarray  # (k, d)
+    gradients: np.ndarray  # (k, d); on a manifold the score in the coordinates of its view
     score: Score | None  # None if there are too few or not all are finite
 
     @property
@@ -51,10 +54,19 @@ class AtDraws(NamedTuple):
         return None if self.score is None else self.score.precision
 
 
-def at_draws(plan: Plan, x: Draws, seconds: float) -> AtDraws:
-    """As many gradients, up to GRADIENTS, as fit in the time."""
+def at_draws(plan: Plan, x: Draws, seconds: float, view: View | None = None) -> AtDraws:
+    """As many gradients, up to GRADIENTS, as fit in the time. view: of a run on a manifold; x are then its draws."""
     chains, draws, _ = x.positions.shape
     where = spread_out(chains, draws, GRADIENTS)
+    if view is not None:
+        points = view.points[where[:, 0], where[:, 1]]
+        ambient = full_gradients(view.target, points, seconds)
+        where, points = where[: len(ambient)], points[: len(ambient)]
+        g = view.scores(points, ambient)
+        enough = len(g) >= min(FEWEST_GRADIENTS, chains * draws) and bool(np.isfinite(g).all())
+        few = points[:: max(1, len(points) * g.shape[1] ** 2 // PAIRED_ENTRIES)]
+        pairing = view.pairings(few).mean(0)
+        return AtDraws(where, g, score_identities(x.positions, where, g, pairing) if enough else None)
     gradients = full_gradients(plan.target, x.positions[where[:, 0], where[:, 1]], seconds)
     where = where[: len(gradients)]
     enough = len(gradients) >= min(FEWEST_GRADIENTS, chains * draws) and bool(np.isfinite(gradients).all())
@@ -127,14 +139,20 @@ def even_curvature(x: Draws, at: AtDraws) -> Finding:
     return Finding(name, float(ratio[i]), UNEVEN[0], verdict, say)
 
 
-def stein_discrepancy(x: Draws, where: np.ndarray, gradients: np.ndarray, seed: int, name: str) -> Finding:
+def stein_discrepancy(
+    x: Draws, where: np.ndarray, gradients: np.ndarray, seed: int, name: str, view: View | None = None
+) -> Finding:
     """KSD with the gradients (k, d) at the draws ``where`` (k, 2), as an error of the sd that would explain it."""
     n, d = gradients.shape
+    if view is not None:  # every pair costs d^2
+        n = min(n, int(PAIRED_WORK**0.5 / d))
+        where, gradients = where[:n], gradients[:n]
     if n < 2 * d + 20 or not np.isfinite(gradients).all():
         return missing(name, f"{n} gradients are too few in {d} dimensions.")
     order = np.lexsort((where[:, 1], where[:, 0]))
     points = x.positions[where[order, 0], where[order, 1]]
-    k = discrepancy(points, gradients[order], stretch_of(n, float(x.ess.min())), seed)
+    pairings = None if view is None else view.pairings(view.points[where[order, 0], where[order, 1]])
+    k = discrepancy(points, gradients[order], stretch_of(n, float(x.ess.min())), seed, pairings)
     verdict: Verdict = grade(k.as_sd_error, KSD) if k.p_value < FALSE_ALARMS else "ok"
     say = (
         f"As far from the target as a Gaussian law whose sds are all off by {k.as_sd_error:.1%} "
@@ -170,15 +188,22 @@ def rejections(run: Run) -> Iterator[Finding]:
             yield Finding(name, value, REJECTIONS[0], verdict, say)
 
 
-def unseen_modes(plan: Plan, x: Draws, seconds: float, seed: int) -> Finding:
+def unseen_modes(plan: Plan, x: Draws, seconds: float, seed: int, view: View | None = None) -> Finding:
     """The weight of the largest mode that no draw has visited."""
     name, draws = "other modes", x.positions.shape[1]
     few = np.linspace(0, draws - 1, max(2, min(draws, 2000 // len(x.positions)))).astype(int)
     seen = x.positions[:, few].reshape(-1, x.positions.shape[2])
-    search = search_modes(plan.target, seen, np.stack(plan.starts), seconds, seed)
+    if view is None:
+        search = search_modes(plan.target, seen, np.stack(plan.starts), seconds, seed)
+    else:
+        from fokker.run.audit.other_modes_on import search_modes_on
+
+        points = view.points[:, few].reshape(-1, view.space.size)
+        search = search_modes_on(view.space, view.target, points, np.stack(plan.starts), seconds, seed)
     if isinstance(search, str):
         return missing(name, search)
-    say = f"{search.converged} descents from up to 100 sd away"
+    far = "up to 100 sd away" if view is None else "all over the space"
+    say = f"{search.converged} descents from {far}"
     if search.left:
         say += f" ({search.left} more would have taken longer than the audit may)"
     if search.relabelled:

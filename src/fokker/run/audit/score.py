@@ -9,6 +9,9 @@ Lambda^-1. On a Gaussian posterior Lambda is its precision, known without Monte 
 and sqrt(Cov_ii / (Lambda^-1)_ii) is the factor by which the draws' sd is wrong, Lambda^-1 E grad U the error of their
 mean. On any posterior the factor is 1 and the shift 0 if the law is right. Standard errors are by the jackknife over
 stretches of the chains.
+
+On a manifold the same holds for the coordinates u and the score of ``on_manifold`` with another matrix M in place of I;
+the covariance that a regression foresees is then M Lambda^-1.
 """
 
 from __future__ import annotations
@@ -71,8 +74,13 @@ def spread_out(chains: int, draws: int, count: int) -> np.ndarray:
     return np.array([(c, t) for t in when[golden] for c in range(chains)])
 
 
-def score_identities(positions: np.ndarray, where: np.ndarray, gradients: np.ndarray) -> Score:
-    """positions: (chains, draws, d), all of them; gradients (k, d) at positions[where[:, 0], where[:, 1]]."""
+def score_identities(
+    positions: np.ndarray, where: np.ndarray, gradients: np.ndarray, pairing: np.ndarray | None = None
+) -> Score:
+    """positions: (chains, draws, d), all of them; gradients (k, d) at positions[where[:, 0], where[:, 1]].
+
+    pairing: M = E (theta - m) grad U^T, (d, d); None for the identity.
+    """
     chains, draws, d = positions.shape
     centre = positions.mean((0, 1))
     scale = positions.std((0, 1))
@@ -84,6 +92,7 @@ def score_identities(positions: np.ndarray, where: np.ndarray, gradients: np.nda
     )
     at, g = x[where[:, 0], where[:, 1]], gradients * scale
     stretch = where[:, 0] * STRETCHES + np.searchsorted(edges, where[:, 1], side="right") - 1
+    M = np.eye(d) if pairing is None else pairing * scale / scale[:, None]
     regress = len(g) >= PER_COORDINATE * d + 20
     parts = []
     for s in range(chains * STRETCHES):
@@ -101,14 +110,15 @@ def score_identities(positions: np.ndarray, where: np.ndarray, gradients: np.nda
             slope = np.linalg.lstsq(cov_xx, cov_xg, rcond=None)[0]
             slope = (slope + slope.T) / 2
             values, vectors = np.linalg.eigh(slope)
-            if values[0] > 0:
-                covariance = (vectors / values) @ vectors.T
+            if values[0] > 0 and (pairing is None or (M @ (vectors / values) * vectors).sum(1).min() > 0):
+                covariance = M @ (vectors / values) @ vectors.T
+                covariance = (covariance + covariance.T) / 2
                 target_variance = np.diag(covariance)
                 # the gradients are at some of the draws, the mean is of all: move along the slope
-                shift = covariance @ (mean_g - slope @ mean_x) + first / n
+                shift = (vectors / values) @ vectors.T @ (mean_g - slope @ mean_x) + first / n
                 return np.sqrt(variance / target_variance), shift / np.sqrt(target_variance), slope
         virial = sxg / k - mean_x * mean_g if not regress else np.diag(sxg) / k - mean_x * mean_g
-        return np.sqrt(np.maximum(virial, 0.0)), mean_g * np.sqrt(variance), None
+        return np.sqrt(np.maximum(virial / np.diag(M), 0.0)), mean_g * np.sqrt(variance), None
 
     ratio, shift, slope = estimate(None)
     leave = [estimate(s) for s in range(len(parts)) if moments[s, 0] and parts[s][0]]
