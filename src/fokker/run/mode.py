@@ -175,10 +175,11 @@ def descend(
 
 def _two_loops(pairs: list[tuple[np.ndarray, np.ndarray]], grad: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """H grad with the inverse Hessian of the remembered pairs."""
-    q, parts = grad.copy(), []
+    q = grad.copy()
+    parts: list[float] = []
     for s, y in reversed(pairs):
         a = (s @ q) / (s @ y)
-        q, parts = q - a * y, [*parts, a]
+        q, parts = q - a * y, [*parts, float(a)]
     factor = 1.0 if not pairs else (pairs[-1][0] @ pairs[-1][1]) / ((scale * pairs[-1][1]) @ (scale * pairs[-1][1]))
     q = factor * scale**2 * q
     for (s, y), a in zip(pairs, reversed(parts), strict=True):

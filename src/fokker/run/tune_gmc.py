@@ -92,11 +92,11 @@ def tune_gmc(plan: Plan, note: Callable[..., None]) -> tuple[Plan, dict[str, Any
         "newton_distance_of_mode": None if np.isnan(near.shape.distance) else float(f"{near.shape.distance:.6g}"),
         "pilots": pilots,
         "verified": verified,
-        "words": _words(near, choice, tuned.kernel, pilots, verified),
     }
-    for sentence in why["words"]:
+    words = _words(near, choice, tuned.kernel, pilots, verified)
+    for sentence in words:
         note(sentence, keep=True)
-    chosen: dict[str, Any] = {"kernel": fields, "why": why}
+    chosen: dict[str, Any] = {"kernel": fields, "why": why | {"words": words}}
     if all((start == plan.starts[0]).all() for start in plan.starts[1:]):
         tuned = dataclasses.replace(tuned, starts=starts_on(plan, near, plan.chains, plan.seed))
         chosen["starts"] = [[float(v) for v in start] for start in tuned.starts]

@@ -52,8 +52,8 @@ def of_minibatches(
     with_rows = plan.target.log_likelihood is not None
     feed = minibatches(plan)
     if isinstance(view, str):
-        names = ("gradient scale", "KSD, minibatches", "gradient noise") if with_rows else ()
-        yield from (missing(name, view) for name in names)
+        of_rows = ("gradient scale", "KSD, minibatches", "gradient noise") if with_rows else ()
+        yield from (missing(name, view) for name in of_rows)
         yield _step_bias(plan, x, mean_step(run, plan), feed, seconds["paired"])
         return
     near = far = None
@@ -141,11 +141,9 @@ def _noise_near_and_far(
     """The stochastic gradient at some draws, which come first, and at points two to four times as far out."""
     rng = np.random.default_rng(seed)
     covariance = x.covariance
-    root = np.zeros((0, 0))
-    if view is None:
-        root = np.linalg.cholesky(covariance + 1e-12 * np.diag(np.diag(covariance)))
     near = x.flat[rng.choice(len(x.flat), POINTS, replace=False)]
     if view is None:
+        root = np.linalg.cholesky(covariance + 1e-12 * np.diag(np.diag(covariance)))
         away = x.flat.mean(0) + 2 * rng.standard_normal((POINTS, len(root))) @ root.T
     else:
         away = view.around(rng, POINTS, 2.0)

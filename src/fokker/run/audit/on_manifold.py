@@ -173,7 +173,7 @@ def linear_run(plan: Plan, view: View, precision: np.ndarray, measured: Measured
                 t = turned[0][1]
                 known = t.T @ np.asarray(F @ F.T if F is not None else as_dense(point, space.size)) @ t
             seen = Measured(np.zeros((len(V), len(s))), V, known, measured.batches)
-        C = np.asarray(kernel.friction, float)  # type: ignore[attr-defined]
+        C: Any = np.asarray(getattr(kernel, "friction", 1.0))
         if C.ndim:
             C = T.T @ np.asarray(as_dense(jnp.asarray(C), space.size)) @ T
     flat: Any = dataclasses.replace(kernel, friction=C, scales=1.0, schedule=constant())  # type: ignore[type-var]
