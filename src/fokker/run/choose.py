@@ -41,7 +41,9 @@ def choose_gradient(
     centre = np.asarray(shape.mode if near is None else near.positions(near.point[None])[0], plan.dtype)
     centred = dataclasses.replace(plan, gradient=control_variates(centre=centre))
     with jax.enable_x64(True):
-        calm = dataclasses.replace(problem, noise=measure_noise(centred, shape) if near is None else tangent_noise(centred, near))
+        calm = dataclasses.replace(
+            problem, noise=measure_noise(centred, shape) if near is None else tangent_noise(centred, near)
+        )
     plain, better = (min(search(p, f, allowed, np.inf).steps for f in frames) for p in (problem, calm))
     gain = float(f"{plain / better:.3g}") if np.isfinite(better) else 0.0
     times = "without them no step is small enough" if np.isinf(gain) else f"{gain:.3g} times the ESS per step"

@@ -98,13 +98,13 @@ def of_an_iterator(run: Run, plan: Plan, x: Draws, seconds: float, seed: int) ->
         yield from (missing(name, GONE) for name in ("KSD, minibatches", "gradient noise"))
     else:
         feed = minibatches(plan)
-        yield _stein_of_minibatches(plan, x, feed, seed)
+        yield _stein_of_minibatches(plan, x, feed, seed, None)
         if isinstance(kernel, LINEAR):
             rng = np.random.default_rng(seed)
             near = measure(plan, x.flat[rng.choice(len(x.flat), POINTS, replace=False)], feed, seconds)
             if near is not None:
                 laws = gaussian_laws(plan, mean_step(run, plan), np.linalg.pinv(x.covariance), x.flat.mean(0), near)
-            yield from _gradient_noise(plan, x, laws)
+            yield from _gradient_noise(plan, x.names, laws)
         else:
             why = f"What a step of {type(kernel).__name__} does on a Gaussian law is not known here."
             yield missing("gradient noise", why)

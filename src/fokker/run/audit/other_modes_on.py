@@ -103,6 +103,8 @@ def search_modes_on(
     space: Product, target: Target, draws: np.ndarray, extra: np.ndarray, seconds: float, seed: int
 ) -> Search | str:
     """draws: points (k, n), spread over the run; extra: parameters (j, d) of more starts."""
+    if (fixed := next((f for f in space.factors if not hasattr(f.carrier, "flow")), None)) is not None:
+        return f"On {fixed.space}, where {fixed.name} lies, no geodesics are known to look for modes along."
     if space.size > LARGEST_HESSIAN:
         most = min(LARGEST, LARGEST_HESSIAN)
         return f"{space.size:,} entries of a point are too many to look for modes on a manifold (at most {most:,})."
