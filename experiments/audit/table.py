@@ -110,17 +110,17 @@ def table(rows: list[dict], again: list[dict]) -> str:
         if r["colour"] != "green"
     ]
     seeds = " and ".join(map(str, FURTHER_SEEDS))
-    lines += ["", f"The ten right runs again with seeds {seeds}: {_counts(again)}."]
+    lines += ["", f"The right runs again with seeds {seeds}: {_counts(again)}."]
     lines += [f"Not green: {'; '.join(others)}."] if others else []
     return "\n".join(lines)
 
 
-def write_page(rows: list[dict], again: list[dict]) -> None:
-    """Put the table into docs/audit.md."""
+def write_page(rows: list[dict], again: list[dict], begin: str = BEGIN, end: str = END) -> None:
+    """Put the table into docs/audit.md, between its marks."""
     text = PAGE.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    PAGE.write_text(f"{head}{BEGIN}\n\n{table(rows, again)}\n\n{END}{tail}", encoding="utf-8")
+    head, rest = text.split(begin)
+    tail = rest.split(end, 1)[1]
+    PAGE.write_text(f"{head}{begin}\n\n{table(rows, again)}\n\n{end}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":
