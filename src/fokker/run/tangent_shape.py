@@ -34,7 +34,7 @@ from fokker.run.carrier import (
     tangent_basis,
     without_identity,
 )
-from fokker.run.gradients import control_variates, rows, svrg
+from fokker.run.gradients import control_variates, svrg
 from fokker.run.local_noise import POINTS, Noise, gathered
 from fokker.run.local_shape import (
     DENSE,
