@@ -144,7 +144,7 @@ RIGHT = (
         "gsgnht, large batch, sphere",
         "",
         direction,
-        gsgnht(5e-4, friction=300.0),
+        gsgnht(5e-4, friction=300.0, inertia=1e-5),
         {**INDEPENDENT, "thin": 60, "batch_size": 500},
     ),
     Case(
@@ -170,7 +170,7 @@ BROKEN = (
         "gsgnht, sphere",
         "noise that a thermostat hides",
         direction,
-        gsgnht(2e-3, friction=20.0),
+        gsgnht(2e-3, friction=20.0, inertia=1e-4),
         {**INDEPENDENT, "batch_size": 50},
     ),
     Case(

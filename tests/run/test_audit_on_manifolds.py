@@ -146,8 +146,8 @@ def test_a_thermostat_at_temperature_1_does_not_make_green():
     uniform_prior = lambda x: jnp.zeros(())
     target = Target(uniform_prior, lambda x, rows: 4 * rows @ x, z, space=fokker.Sphere(4), start=np.eye(4)[0])
     run = fokker.sample(
-        target, fokker.gsgnht(2e-3, friction=20.0), gradient=fokker.minibatch(), batch_size=25, batches="independent",
-        draws=1000, warmup=2000, thin=20, chains=4, progress=False,
+        target, fokker.gsgnht(2e-3, friction=20.0, inertia=1e-4), gradient=fokker.minibatch(), batch_size=25,
+        batches="independent", draws=1000, warmup=2000, thin=20, chains=4, progress=False,
     )  # fmt: skip
     audit = run.audit(seconds=5.0)
     assert abs(audit["kinetic temperature"].value - 1) < 0.05 and audit["kinetic temperature"].verdict == "ok"

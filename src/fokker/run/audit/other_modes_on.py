@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fokker.target import Target
 
 UNIFORM = 24  # random starts
+DETOURS = 6  # ways between ends whose chord is none
 DISTANCES = (3.0, 10.0, 30.0)  # of flat factors, in sd of the draws
 STEPS, LAST_STEPS = 200, 30  # of a descent on part of the rows, on all
 
@@ -95,8 +96,24 @@ class Potential:
         """Close together, or without a barrier between them."""
         if np.linalg.norm(a - b) < near:
             return True
-        along = np.array([self(self.on_the_way(a, b, s))[0] for s in np.linspace(0, 1, 12)])
-        return bool(np.isfinite(along).all() and along[1:-1].max() < max(along[0], along[-1]) + BARRIER)
+        bound = max(self(a)[0], self(b)[0]) + BARRIER
+        way = self.way(a, b)
+        if way is not None:
+            return max(self(x)[0] for x in way) < bound
+        rng = np.random.default_rng(0)  # the chord leaves the manifold, as between antipodes: by way of other points
+        for _ in range(DETOURS):
+            aside = (a + b) / 2 + np.linalg.norm(a - b) / 2 * rng.standard_normal(len(a)) / np.sqrt(len(a))
+            middle = self.on_the_way(aside, aside, 0.0)
+            ways = self.way(a, middle), self.way(middle, b)
+            if all(w is not None and max(self(x)[0] for x in w) < bound for w in ways):
+                return True
+        return False
+
+    def way(self, a: np.ndarray, b: np.ndarray) -> list[np.ndarray] | None:
+        """Points between a and b, the chord brought back to the manifold; None where that jumps."""
+        points = [self.on_the_way(a, b, s) for s in np.linspace(0, 1, 12)]
+        steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
+        return points if steps.max() < 4 * np.linalg.norm(a - b) / 11 else None
 
 
 def search_modes_on(
