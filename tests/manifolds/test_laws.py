@@ -126,7 +126,9 @@ SINGLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("m", SINGLE, ids=repr)
+@pytest.mark.parametrize(  # the exponential and the decomposition take seconds to compile
+    "m", [pytest.param(m, marks=[pytest.mark.slow] * (i > 2), id=repr(m)) for i, m in enumerate(SINGLE)]
+)
 @given(seed=st.integers(0, 2**32 - 1), t=st.floats(-2, 2, width=32))
 @settings(max_examples=4, deadline=None)
 def test_in_single_precision_the_flow_has_the_same_laws(m, seed, t):
