@@ -56,7 +56,7 @@ class Settings(NamedTuple):
     per_bin: int  # intervals of the grid
 
 
-FULL, QUICK = Settings(20, 25_000, 15_000, 8), Settings(8, 1_200, 200, 4)
+FULL, QUICK = Settings(20, 25_000, 15_000, 8), Settings(12, 1_200, 200, 4)
 
 
 class Found(NamedTuple):

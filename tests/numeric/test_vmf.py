@@ -311,13 +311,14 @@ def assert_moments_along_mu(d, kappa, cos):
     assert abs((cos**2).mean() - (slope + A * A)) < 4 * (cos**2).std() / math.sqrt(n)
 
 
+@pytest.mark.parametrize("draw", [draw_numpy, pytest.param(draw_jax, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kappa", [0.0, 1e-3, 1.0, 500.0, 1e4, 1e6])
 @pytest.mark.parametrize("d", [2, 3, 10, 5000, *(pytest.param(d, marks=pytest.mark.slow) for d in (300, 100_000))])
-def test_draws_are_right_at_every_dimension_and_concentration(d, kappa):
+def test_draws_are_right_at_every_dimension_and_concentration(draw, d, kappa, x64):
     """1 - cos as half the squared chord, which keeps its digits; across mu, any entry is that of a uniform point."""
     n = 400 if d > 1000 else 4000
     mu = unit(d)
-    x = draw_numpy(mu, kappa, n)
+    x = draw(mu, kappa, n)
     assert np.abs(np.linalg.norm(x, axis=-1) - 1).max() < 1e-13
     assert_moments_along_mu(d, kappa, 1 - ((x - mu) ** 2).sum(-1) / 2)
     across = np.linalg.norm(x - (x @ mu)[:, None] * mu, axis=-1)
