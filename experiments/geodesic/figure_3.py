@@ -23,7 +23,9 @@ MU_1 = np.array([np.cos(np.pi / 3), np.sin(np.pi / 3)])
 STEP, FRICTION, INNER, V = 0.01, 10.0, 30, 1000.0
 DRAWS = 10_000  # by each chain, as in the paper
 EDGES = np.append(np.arange(-np.pi, np.pi, 0.1), np.pi)  # 63 bins, the last a little narrower
-TARGET = fokker.Target(lambda x: jnp.logaddexp(5 * x @ MU_1, jnp.log(2.0) - 5 * x @ MU_1), None, space=fokker.Sphere(2))
+TARGET = fokker.Target.from_log_density(
+    lambda x: jnp.logaddexp(5 * x @ MU_1, jnp.log(2.0) - 5 * x @ MU_1), space=fokker.Sphere(2)
+)
 LIGHT = "#F5C9A9"  # of SGGMC's colour
 GMC, SGGMC, UNTOLD, KEPT = "GMC", "SGGMC", "SGGMC, V̂ = 0", "SGGMC, one noise for 30 steps"
 RUNS = {  # kernel, gradient, iterations of a draw

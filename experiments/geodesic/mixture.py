@@ -33,8 +33,8 @@ def data(likelihood: str, count: int, seed: int = 5) -> np.ndarray:
     """Points of the circle, (count, 2), by GMC from its start on, as the paper draws them."""
     a, b = GENERATED[0], LIKELIHOODS[likelihood](*GENERATED)
     first, second = (np.array([np.cos(t), np.sin(t)]) for t in (a, b))
-    target = fokker.Target(
-        lambda x: jnp.logaddexp(KAPPA * x @ first, KAPPA * x @ second), None, space=fokker.Sphere(2), start=first
+    target = fokker.Target.from_log_density(
+        lambda x: jnp.logaddexp(KAPPA * x @ first, KAPPA * x @ second), start=first, space=fokker.Sphere(2)
     )
     run = fokker.sample(
         target, fokker.gmc(0.05, leapfrog_steps=8), draws=count, warmup=0, chains=1, seed=seed, progress=False

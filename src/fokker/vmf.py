@@ -118,7 +118,7 @@ def sample(rng: Any, mu: ArrayLike, kappa: ArrayLike, shape: int | tuple[int, ..
 def bingham_log_density(x: Any, matrix: Any) -> Any:
     """x^T A x, the log density of Bingham's law up to a constant. x: (..., d) unit vectors, matrix: (d, d) symmetric.
 
-    As a target: ``fokker.Target(lambda x: fokker.vmf.bingham_log_density(x, A), None, space=fokker.Sphere(d))``.
+    As a target: ``Target.from_log_density(lambda x: fokker.vmf.bingham_log_density(x, A), space=fokker.Sphere(d))``.
     """
     return on_the_host.bingham_log_density(x, matrix)
 
