@@ -131,9 +131,9 @@ def test_the_bias_table_has_every_sampler(table):
     "library, name, d",
     [
         ("fokker", "sgld", 20),
-        ("fokker", "sghmc baoab", 20),
+        pytest.param("fokker", "sghmc baoab", 20, marks=pytest.mark.slow),
         ("BlackJAX", "sghmc", 20),
-        ("SGMCMCJax", "baoab", 20),
+        pytest.param("SGMCMCJax", "baoab", 20, marks=pytest.mark.slow),
         ("posteriors", "sghmc", 1),
     ],
 )

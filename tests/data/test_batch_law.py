@@ -104,7 +104,7 @@ def test_a_prime_number_of_batches_needs_no_average_over_shuffles(size, batch_si
     assert_allclose(covariance, (e**2).mean() * ((1 + ratio) * np.eye(per_epoch) - ratio), atol=1e-11)
 
 
-@pytest.mark.parametrize("batches", [2, 3, 5, 20, 100, 1000])
+@pytest.mark.parametrize("batches", [2, 3, 5, 20, 100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_epochs_never_add_more_than_the_factor_and_mostly_less(batches):
     """At every position in an epoch, for chains that forget in a step and chains that remember a thousand epochs."""
     size, y = 4 * batches, np.random.default_rng(3).normal(size=4 * batches)

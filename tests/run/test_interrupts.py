@@ -9,9 +9,10 @@ import pytest
 
 import fokker
 from fokker.errors import NonFiniteError, StoreError
-from fokker.run import chunks, files, sample
+from fokker.run import chunks, sample
 from fokker.run.loop import Chains
 from fokker.run.store import Store
+from tests.disk import Changes
 
 TARGET = fokker.Target.from_log_density(lambda x: -0.5 * jnp.sum(x**2), start=np.zeros(3))
 KERNEL = fokker.sgld(step_size=0.1)
@@ -59,24 +60,12 @@ def test_an_interrupt_at_any_change_of_the_disk_does_not_change_the_draws(tmp_pa
 
     def run(path, at):
         """A stored run with Ctrl-C at change number ``at`` after its store was made; the changes seen."""
-        seen = 0
-
-        def counted(change):
-            def call(*args, **kwargs):
-                nonlocal seen
-                seen += 1
-                if seen == at:
-                    raise KeyboardInterrupt
-                return change(*args, **kwargs)
-
-            return call
-
+        changes = Changes(at, KeyboardInterrupt())
         with monkeypatch.context() as patched:
             begin = sample._loop
 
             def loop(*args):
-                for module, name in ((os, "replace"), (os, "unlink"), (os, "fsync"), (files, "_write_whole")):
-                    patched.setattr(module, name, counted(getattr(module, name)))
+                changes.patch(patched)
                 return begin(*args)
 
             patched.setattr(sample, "_loop", loop)
@@ -84,7 +73,7 @@ def test_an_interrupt_at_any_change_of_the_disk_does_not_change_the_draws(tmp_pa
                 given = fokker.sample(TARGET, KERNEL, **SETTINGS, store=path)
                 assert given.state == ("interrupted" if given.draws.sizes["draw"] < 12 else "complete")
                 assert (theta(given) == want[:, : given.draws.sizes["draw"]]).all()
-        return seen
+        return changes.seen
 
     changes = run(tmp_path / "whole.zarr", -1)
     assert changes > 50

@@ -65,7 +65,12 @@ def test_the_line_shows_rate_agreement_and_noise(monkeypatch):
         assert words in shown.getvalue()
 
 
-@pytest.mark.parametrize("gradient", [fokker.minibatch(), fokker.control_variates(), fokker.svrg(50)], ids=repr)
+@pytest.mark.parametrize(
+    "gradient",
+    [pytest.param(fokker.minibatch(), marks=pytest.mark.slow),
+     pytest.param(fokker.control_variates(), marks=pytest.mark.slow), fokker.svrg(50)],
+    ids=repr,
+)  # fmt: skip
 def test_the_noise_of_a_run_in_double_precision_is_looked_at_in_double_precision(monkeypatch, gradient):
     shown = io.StringIO()
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_CHECKS", 0.0)

@@ -20,6 +20,7 @@ from fokker.errors import InputError, StoreError
 from fokker.run import chunks, files
 from fokker.run.arviz import to_arviz
 from fokker.run.store import Store, Variable
+from tests.disk import Changes
 
 VARIABLES = (
     Variable("theta", (3,), ("feature",), {"feature": ["age", "größe", "x"]}),
@@ -286,22 +287,10 @@ def test_death_before_any_single_change_of_the_disk_loses_at_most_the_chunk_in_h
 
     def run(path, die_at):
         """Appends of 3 draws in chunks of 4, dying before change number die_at; (appended, changes seen)."""
-        seen = appended = 0
-
-        def counted(change):
-            def call(*args, **kwargs):
-                nonlocal seen
-                seen += 1
-                if 0 < die_at <= seen:
-                    raise Death  # nothing is tidied up after it either
-                return change(*args, **kwargs)
-
-            return call
-
+        appended, changes = 0, Changes(die_at, Death(), for_good=True)  # nothing is tidied up after it either
         store = create(path)
         with monkeypatch.context() as patched:
-            for module, name in ((os, "replace"), (os, "unlink"), (os, "fsync"), (files, "_write_whole")):
-                patched.setattr(module, name, counted(getattr(module, name)))
+            changes.patch(patched)
             try:
                 while appended < 9:
                     append(store, appended, 3)
@@ -310,7 +299,7 @@ def test_death_before_any_single_change_of_the_disk_loses_at_most_the_chunk_in_h
             except Death:
                 pass
         store._release()  # as the system does when a process ends
-        return appended, seen
+        return appended, changes.seen
 
     _, changes = run(tmp_path / "whole.zarr", -1)
     assert changes > 30
@@ -365,24 +354,12 @@ def assert_continues(path, appended):
 
 def interrupted(run, monkeypatch, at):
     """run() with a KeyboardInterrupt instead of change number ``at`` of the disk; the changes seen."""
-    seen = 0
-
-    def counted(change):
-        def call(*args, **kwargs):
-            nonlocal seen
-            seen += 1
-            if seen == at:
-                raise KeyboardInterrupt
-            return change(*args, **kwargs)
-
-        return call
-
+    changes = Changes(at, KeyboardInterrupt())
     with monkeypatch.context() as patched:
-        for module, name in ((os, "replace"), (os, "unlink"), (os, "fsync"), (files, "_write_whole")):
-            patched.setattr(module, name, counted(getattr(module, name)))
-        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C, in close()
+        changes.patch(patched)
+        with contextlib.suppress(KeyboardInterrupt):
             run()
-    return seen
+    return changes.seen
 
 
 @pytest.mark.parametrize("durable", [True, pytest.param(False, marks=pytest.mark.slow)])

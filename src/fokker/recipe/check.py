@@ -19,6 +19,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +44,8 @@ from fokker.recipe.recipe import (
 # Up to this size the divergence is exact, O(n^4) for a state-dependent D; beyond, random probes estimate it.
 EXACT_UP_TO = 200
 _PROBES = 64
+FEW = 200_000  # states up to which the compiler is spared its optimisations: they take longer than the work
+UNOPTIMISED = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 _STANDARD_ERRORS = 5.0
 _MATRIX_TOLERANCE = 1e-6  # as in `Recipe.validate`: what inverting a matrix in float32 explains
 
@@ -168,7 +171,7 @@ def evaluate(
         keys = jax.random.split(jax.random.key(seed), count)
         constant = None if callable(D) else jnp.asarray(D, float)  # an argument, lest the compiler folds it
 
-        @jax.jit
+        @partial(jax.jit, compiler_options=UNOPTIMISED if count <= FEW else None)
         def mapped(states: State, keys: Array, constant: Array | None) -> dict[str, Array]:
             field = D if constant is None else constant
             local = lambda zk: _local_terms(drift, field, H, zk[0], zk[1], probes)
