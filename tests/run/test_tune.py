@@ -160,7 +160,7 @@ def test_a_tuned_run_is_resumed_with_what_it_chose(tmp_path):
     """The choice is a function of the run alone, and nothing of it is lost in the store's JSON."""
     target, _ = gaussian_rows((1.0, 3.0))
     options = {"gradient": control_variates(), "progress": False}
-    settings = {"warmup": 100, "batch_size": 100, "chains": 2, **options}
+    settings = {"warmup": 100, "thin": 1, "batch_size": 100, "chains": 2, **options}
     whole = sample(target, sghmc(), draws=300, **settings)
     json.dumps(whole.settings["chosen"], allow_nan=False)
     sample(target, sghmc(), draws=200, store=tmp_path / "run", **settings)
@@ -275,7 +275,7 @@ def test_a_saddle_is_left():
 
 def test_the_choice_is_told_in_words(capsys):
     target, _ = gaussian_rows((1.0, 3.0))
-    run = sample(target, sghmc(), draws=300, batch_size=100, progress=False)
+    run = sample(target, sghmc(), gradient=minibatch(), thin=1, draws=300, batch_size=100, progress=False)
     words = run.settings["chosen"]["why"]["words"]
     assert all(w in str(run) for w in words)
     assert words[0].startswith("sghmc: step size 0.")
