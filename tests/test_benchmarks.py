@@ -146,3 +146,14 @@ def test_the_cost_of_directional_statistics_is_measured():
     assert {row["part"] for row in rows} == {"numbers", "arrays", "draws"}
     assert sum("ratio of two ive" in row["name"] for row in rows) == 4 * (2 + 3)
     assert last["benchmark"] == "vmf_speed" and last["quick"] is True
+
+
+@pytest.mark.slow
+def test_tuning_on_a_manifold_is_half_as_good_as_a_grid_or_better():
+    """One posterior and kernel, two seeds: sds within 10 % and half the ESS/s of the grid's best, at least."""
+    script = ROOT / "benchmarks" / "tuning_manifolds.py"
+    command = [sys.executable, str(script), "--quick", "--kernel", "sggmc"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent, check=True)
+    row, last = (json.loads(line) for line in done.stdout.splitlines()[-2:])
+    assert row["met"] and last["met"], row
+    assert all(0.9 <= ratio <= 1.1 for ratio in row["tuned_sd_ratios"])

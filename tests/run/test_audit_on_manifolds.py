@@ -82,6 +82,7 @@ def test_narrow_draws_are_seen_along_tangent_directions_wide_ones_along_entries(
     assert wide.draws.names == ["theta[0]", "theta[1]", "theta[2]"]
 
 
+@pytest.mark.slow
 def test_a_plane_has_no_such_view():
     plane = Target(lambda X: X[0, 0] ** 2, None, space=fokker.Grassmann(3, 1), start=np.eye(3, 1))
     run = fokker.sample(plane, fokker.sggmc(0.1), draws=200, warmup=10, chains=2, progress=False)
@@ -91,7 +92,7 @@ def test_a_plane_has_no_such_view():
     assert audit.verdict != "green"
 
 
-@pytest.mark.parametrize("L", [1, 7])
+@pytest.mark.parametrize("L", [1, pytest.param(7, marks=pytest.mark.slow)])
 def test_the_law_of_the_chain_is_the_closed_form(L):
     """One batch for L steps: temperature 1 + L eps V / 2C, but for the error of the step itself."""
     eps, C, V, a = 0.01, 10.0, 300.0, 1.7
@@ -104,6 +105,7 @@ def test_the_law_of_the_chain_is_the_closed_form(L):
     assert_allclose(hot.covariance[0, 0] / calm.covariance[0, 0], 1 + L * eps * V / (2 * C), rtol=0.02)
 
 
+@pytest.mark.slow
 def test_noise_is_brought_to_the_tangent_space_in_the_units_of_the_leaves(x64):
     """Two leaves, a sphere and a line: V loses its normal part, and scales divide the mass."""
     space = {"u": fokker.Sphere(3), "w": fokker.Euclidean()}
@@ -124,6 +126,7 @@ def test_noise_is_brought_to_the_tangent_space_in_the_units_of_the_leaves(x64):
     assert flat.names == ["u, tangent 1", "u, tangent 2", "w, tangent 1"] and list(flat.groups) == [0, 0, 1]
 
 
+@pytest.mark.slow
 def test_the_other_pole_is_found_and_weighed():
     kappa = 30.0
     target = Target(lambda x: kappa * x[0] ** 2 + 2 * x[0], None, space=fokker.Sphere(3), start=POLE)
@@ -138,6 +141,7 @@ def test_the_other_pole_is_found_and_weighed():
     assert search_modes_on(space, on_carrier(target, space), both, POLE[None].astype(np.float32), 20.0, 0).unseen == ()
 
 
+@pytest.mark.slow
 def test_a_thermostat_at_temperature_1_does_not_make_green():
     """Anisotropic noise of minibatches: |v|^2 / m is right, the law is not, and the audit says so."""
     rng = np.random.default_rng(1)

@@ -23,7 +23,7 @@ def per_row(x, rows):
     return rows / np.cosh(rows @ x)[:, None] ** 2
 
 
-@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("centred", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_form_is_of_the_tangent_part(centred):
     """Against NumPy: N^2 / n (1 - n / N) times the covariance of projected row gradients, trace over the dimension."""
     batch, centre = Z[:100], np.array([1.0, 0, 0, 0], np.float32)
@@ -40,6 +40,7 @@ def test_every_form_is_of_the_tangent_part(centred):
         assert_allclose(got, V, rtol=3e-4, atol=3e-4 * np.trace(S))
 
 
+@pytest.mark.slow
 def test_more_noise_than_is_injected_names_the_largest_step():
     noisy = fokker.minibatch("dense")
     with pytest.raises(InputError, match=r"Take a step of at most \d") as caught:

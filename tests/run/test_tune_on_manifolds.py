@@ -58,7 +58,12 @@ def some_density(p):
     return 5 * p["a"][2] - jnp.sum(jnp.square(p["b"] - p["a"][0])) * 20
 
 
-@pytest.mark.parametrize("kernel", [fokker.sggmc, fokker.gsgnht, fokker.gmc])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(fokker.sggmc, marks=SLOW), fokker.gsgnht, pytest.param(fokker.gmc, marks=SLOW)]
+)
 def test_a_scale_for_all_leaves_is_another_clock(kernel, x64):
     """scales = s with eps, C is s eps, C / s; bit for bit but for rounding, noise and thermostat included."""
     s, start = 3.0, {"a": np.array([0.0, 0.6, 0.8]), "b": np.array([0.1, -0.2])}
@@ -80,6 +85,7 @@ def test_a_scale_for_all_leaves_is_another_clock(kernel, x64):
     assert_allclose(*ends, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_scales_by_leaf_are_units_of_the_leaves(x64):
     """On flat leaves: the chain of x = scale y is that of y with scale 1, on the density of y."""
     scales = np.array([0.01, 30.0])
@@ -233,8 +239,8 @@ def sd_across(target, kappa=4.0):
 
 
 @pytest.mark.parametrize("kernel, gradient", [
-    (fokker.gsgnht(), fokker.control_variates()),
-    (fokker.sggmc(), fokker.minibatch("dense")),
+    (fokker.gsgnht(), None),  # the run chooses
+    pytest.param(fokker.sggmc(), fokker.minibatch("dense"), marks=SLOW),
 ])  # fmt: skip
 def test_minibatches_on_a_sphere(kernel, gradient):
     target = rows_on_the_sphere(2000)
@@ -256,6 +262,7 @@ def test_gmc_accepts_four_of_five_or_more():
     assert run.summary()["ess_bulk"].min() > 300
 
 
+@pytest.mark.slow
 def test_the_choice_is_a_function_of_the_seed_and_survives_a_resume(tmp_path):
     target = rows_on_the_sphere(300)
     plan = a_plan(target, fokker.sggmc())
@@ -275,6 +282,7 @@ def tune_again(plan):
     return tune(plan, silent)[1]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_tuned_says_so():
     from fokker.run.tune import tune
 
@@ -290,6 +298,7 @@ def test_what_cannot_be_tuned_says_so():
         fokker.sample(slope, fokker.sggmc(), draws=5, progress=False)
 
 
+@pytest.mark.slow
 def test_beyond_a_matrix_the_trace_stands_for_all_directions():
     """S^499: no Hessian matrix, a pilot by E (x - mode) . g = m."""
     mu = np.eye(500, dtype=np.float32)[0]
