@@ -22,6 +22,7 @@ VERDICTS = {
     "geodesic.directional_mixture": [True, True],
     "geodesic.figure_3": [True, True, False],
     "geodesic.figure_4": [True, True, True, True, False],
+    "geodesic.table_1": [True, False, True, True, True],
     "geodesic.truncated_gaussian": [True, True, False],
     "recipe.figure_1": [True, True, True, False],
     "recipe.figure_2_left": [True, True, False, False],
@@ -86,6 +87,16 @@ def test_what_is_not_sound_ends_in_an_error(checks, code, monkeypatch, capsys):
 
 def test_the_page_shows_the_record():
     assert page.PAGE.read_text(encoding="utf-8") == page.text(), "run python -m experiments --page"
+
+
+# --- the page of methods ---------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_methods_shows_the_record():
+    spec = importlib.util.spec_from_file_location("make_methods", ROOT / "docs" / "make_methods.py")
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(maker.load()), "run python docs/make_methods.py"
 
 
 # --- the bias page ---------------------------------------------------------------------------------------------------

@@ -4,8 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import iv
 
 import fokker
+from experiments.geodesic.chain_law import product as grid_of
+from experiments.geodesic.chain_law import stationary, transition
+from experiments.geodesic.methods import METHODS
 from fokker.manifolds.product import product
 from fokker.numeric import vmf
 from fokker.numeric.random_jax import Key, uniform
@@ -132,3 +136,23 @@ def test_points_and_velocities_stay_where_they_belong_in_ten_thousand_steps(dtyp
         tilt = jnp.linalg.norm(product(space, start).project(state.point, v) - v) / jnp.linalg.norm(v)
         assert v.dtype == dtype and 1 < jnp.linalg.norm(v) < 20
         assert max(off, float(tilt)) < bound
+
+
+# --- the circle: the law of the discrete chain, without simulation ----------------------------------------------------
+
+
+def test_on_the_circle_a_half_step_leaves_a_quarter_of_the_bias():
+    """U = -2 cos, C = 1. By simulation: E cos - .69777 is -1.98e-2, -4.3e-3, -1.2e-3 (s.e. 2e-4), E v^2 - 1 .128, .030,
+    .008 at eps = .8, .4, .2; here exactly."""
+    method = next(m for m in METHODS if m.name == "SGGMC")
+    angle, v = grid_of([axis.nodes for axis in method.axes]).T
+    found = []
+    for eps in (0.8, 0.4, 0.2):
+        law = stationary(transition(method.step, eps, method.axes))
+        found.append([law @ np.cos(angle) - iv(1, 2) / iv(0, 2), law @ v**2 - 1, law @ np.sin(angle), law @ v])
+    cos, heat, *odd = np.array(found).T
+    np.testing.assert_allclose(cos, [-1.98e-2, -4.3e-3, -1.2e-3], atol=8e-4)
+    np.testing.assert_allclose(heat, [0.128, 0.030, 0.008], atol=1e-3)
+    for bias in (cos, heat):
+        assert np.abs(bias[1:-1] / bias[2:] - 4).max() < 0.2
+    assert np.abs(odd).max() < 1e-9  # by symmetry
