@@ -23,8 +23,8 @@ power.
 """
 
 ORDER = """\
-Each method runs on the circle, $U = -2 \\cos a$, and the bias is that of $\\mathrm{E} \\cos a$. Those for manifolds see
-points of the plane, the others the angle $a$, the Riemannian ones with $G^{-1} = 1 + \\sin(a) / 2$. The law of a
+Each method runs on the circle, $U = -2 \\cos a$, and the bias is that of $\\mathrm{{E}} \\cos a$. Those for manifolds
+see points of the plane, the others the angle $a$, the Riemannian ones with $G^{{-1}} = 1 + \\sin(a) / 2$. The law of a
 chain is not simulated but solved for: a step of fokker's own code, integrated over its normal numbers by quadrature, is
 a matrix, and its left eigenvector the stationary law. So the order, the slope between the steps {fine[0]} and
 {fine[1]}, has no sampling error. Methods with a Metropolis test run without it here; with it they have no bias.

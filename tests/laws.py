@@ -143,6 +143,7 @@ LAWS: tuple[Law, ...] = (
             _GEODESIC + "test_von_mises_fisher_on_the_sphere",
             _GEODESIC + "test_the_bias_on_the_circle_is_of_second_order",
             _GEODESIC + "test_noise_that_is_known_is_compensated",
+            _EXACTLY + "test_on_the_circle_a_half_step_leaves_a_quarter_of_the_bias",
             _EXACTLY + "test_a_mean_direction_has_its_conjugate_posterior",
             _EXACTLY + "test_a_uniform_target_stays_uniform_and_as_warm_as_its_dimension",
             _CHART,

@@ -157,7 +157,7 @@ def beginning(target: Any, z: Array, normals: Array) -> tuple[Any, Any, Any]:
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
-ONE = (Angle(),)
+ONE = (Angle(41),)
 TWO = (Angle(), Normal())
 THREE = (Angle(23), Normal(12), Normal(10, mean=FRICTION))
 

@@ -51,7 +51,7 @@ FULL = Size(
     (0.2, 0.1, 0.05, 0.025, 0.0125, 0.00625),
     ALL,
     NOISY,
-    (1000, 3000, 10_000, 30_000),
+    (300, 1000, 3000, 10_000),
     13,
     1000,
     (0.1, 0.05, 0.025, 0.0125),
@@ -115,15 +115,14 @@ def bias_by_step(method: Method, steps: tuple[float, ...], more: int = 0) -> Bia
     """``more``: nodes added to every axis."""
     axes = tuple(Angle(a.n + 2 * more) if isinstance(a, Angle) else Normal(a.n + more, a.mean) for a in method.axes)
     cos = np.cos(product([axis.nodes for axis in axes])[:, 0])
-    rule = 8 if method.normals > 1 else 14
+    rule = 8 if method.normals > 1 else 24 if len(axes) == 1 else 14  # a whole trajectory hangs on one normal
     biases = [stationary(transition(method.step, e, axes, method.normals, rule)) @ cos - EXACT for e in steps]
     return Biases(np.array(steps), np.array(biases))
 
 
 def refined(orders: dict[str, Biases], size: Size) -> float:
-    """The largest relative change of a bias by finer grids, at the second of the steps."""
-    change = lambda name: bias_by_step(named(name), size.steps[1:2], more=2).bias[0] / orders[name].bias[1] - 1
-    return max(abs(change(name)) for name in orders)
+    """The largest change of an order by finer grids."""
+    return max(abs(bias_by_step(named(n), size.steps[-2:], more=1).order - found.order) for n, found in orders.items())
 
 
 # --- the rates in the length of the chain -----------------------------------------------------------------------------
@@ -314,6 +313,8 @@ def draw(orders: dict[str, Biases], rates: dict[str, Rate], pole: dict[str, Any]
     c.set(xscale="log", yscale="symlog", xlabel="step size ε", ylabel="|bias| of E μ·x, ± 2 s.e.")
     c.set_yscale("symlog", linthresh=3e-3)
     c.set_ylim(0, None)
+    c.set_xticks(pole["steps"], [f"{e:g}" for e in pole["steps"]])
+    c.minorticks_off()
     c.set_title("vMF(5) on S², spherical coordinates")
     c.legend(fontsize=8, frameon=False)
     c.grid(color="0.92")
@@ -340,7 +341,7 @@ def claims(orders: dict, noisy: dict, rates: dict, pole: dict, change: float) ->
     claimed = {name: named(name).claimed for name in orders}
     holds = {name: abs(found.order - claimed[name]) < 0.1 for name, found in orders.items()}
     words = lambda k: ", ".join(f"{n} {b.order:.2f}" for n, b in orders.items() if claimed[n] == k)
-    grid = {"finer grids change no bias by more than 1 %": change < 0.01}
+    grid = {"finer grids change no order by more than 0.03": change < 0.03}
     off = {n: np.abs(r.simulated - r.error) / r.simulated_error for n, r in rates.items()}
     sound = {
         "simulations with the samplers agree with the exact laws within 4 standard errors": max(
