@@ -216,8 +216,8 @@ def prediction(sets: list[Matrix], found: dict) -> dict:
             **{f"{name}: SGGMC predicts as GMC within half a sd": value < 0.5 for name, value in agree.items()},
         },
         f"It holds if SGGMC scores 0.05 less than normal factors at most. Predictions of SGGMC and GMC differ by "
-        f"{apart} posterior sds (root mean square), the error of finitely many draws included. Times are of small "
-        "matrices on one core, where a gradient of all entries is cheap; the cost of a step of SGGMC grows with the "
+        f"{apart} posterior sds (root mean square), the error of finitely many draws included. Times include "
+        "compilation and are those of a busy machine: they order nothing. The cost of a step of SGGMC grows with the "
         "batch and with n + m, not with the entries seen.",
     )
 
@@ -262,7 +262,7 @@ def draw(sets: list[Matrix], found: dict) -> Any:
     coverage.axhline(0, color="black", lw=0.8)
     coverage.set(title="share of unseen entries within intervals", xlabel="nominal", ylabel="share − nominal")
     coverage.set_ylim(top=coverage.get_ylim()[1] + 0.1)
-    coverage.legend(frameon=False, fontsize=7, loc="upper center", ncols=2)
+    coverage.legend(frameon=False, fontsize=6, loc="upper center", ncols=2)
 
     rows = [(data, method) for data in sets for method in found[data.name]]
     for row, (data, method) in enumerate(rows):
