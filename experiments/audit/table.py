@@ -109,6 +109,8 @@ def table(rows: list[dict], again: list[dict]) -> str:
         for r in again
         if r["colour"] != "green"
     ]
+    if not again:
+        return "\n".join(lines)
     seeds = " and ".join(map(str, FURTHER_SEEDS))
     lines += ["", f"The right runs again with seeds {seeds}: {_counts(again)}."]
     lines += [f"Not green: {'; '.join(others)}."] if others else []
