@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fokker.geodesic.gmc import Phase, State, phase_at
+from fokker.geodesic.gmc import Phase, State, phase_at, phase_of, start_at
 from fokker.geodesic.tangent import space_of
 from fokker.manifolds.manifold import ByConstraint, Manifold
 from fokker.numeric.random_jax import normal
@@ -60,7 +60,7 @@ class Drift(NamedTuple):
 class chmc:
     """Settings of CHMC.
 
-    step_size: eps. leapfrog_steps: of one trajectory, which costs leapfrog_steps + 1 gradients of all data.
+    step_size: eps. leapfrog_steps: of one trajectory, which costs as many gradients of all data.
     tolerance: relative to the point, of the last of Newton's iterations, which leaves the square of it, and of the way
     back; None: 1e-8 in float64, 1e-4 in float32. max_iterations: of Newton's, per step.
     """
@@ -85,8 +85,7 @@ class chmc:
         check_full_data("chmc", gradient)
 
         def init(position: Any, key: Any = None) -> State:
-            x = space_of(target, position).embed(ravel_pytree(position)[0])
-            return State(position, x, jnp.zeros((), jnp.int32))
+            return start_at(position, space_of(target, position).embed(ravel_pytree(position)[0]))
 
         def step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
             space, unravel = space_of(target, state.position), ravel_pytree(state.position)[1]
@@ -96,15 +95,19 @@ class chmc:
             potential = jax.value_and_grad(lambda x: by_params(space.value(x)) - space.log_volume(x))
 
             v = space.tangent_normal(x, normal(key, x.shape, MOMENTUM, x.dtype))
-            start = phase_at(space, potential, x, v)
+            start = phase_of(space, potential, state, v)
             end, converged, iterations = self.trajectory(space, potential, start, eps)
             energy = lambda phase: phase.potential + space.square(phase.x, phase.v) / 2
             error = energy(end) - energy(start)
             verdict = metropolis(key, energy(start), jnp.where(converged, energy(end), jnp.inf), ACCEPTANCE)
-            x = keep(verdict.accepted, space.retract(end.x, end.v)[0], x)
+            x, value, grad_u = keep(
+                verdict.accepted,
+                (space.retract(end.x, end.v)[0], end.potential, end.grad_u),
+                (x, start.potential, start.grad_u),
+            )
             diverging = converged & verdict.diverging
             info = Info(verdict.probability, verdict.accepted, error, diverging, converged, iterations)
-            return State(unravel(space.value(x)), x, state.iteration + 1), info
+            return State(unravel(space.value(x)), x, state.iteration + 1, value, grad_u), info
 
         return Bound(init, step)
 

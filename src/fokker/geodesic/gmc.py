@@ -36,6 +36,8 @@ class State(NamedTuple):
     position: Any  # pytree of parameters
     point: Array  # (n,) on the carrier
     iteration: Array  # () int32
+    potential: Array  # () U_H there, from the first step on
+    grad_u: Array  # (n,) its tangent gradient
 
 
 class Phase(NamedTuple):
@@ -51,7 +53,7 @@ class Phase(NamedTuple):
 class gmc:
     """Settings of GMC.
 
-    step_size: eps. leapfrog_steps: of one trajectory, which costs leapfrog_steps + 1 gradients of all data.
+    step_size: eps. leapfrog_steps: of one trajectory, which costs as many gradients of all data.
     scales: a number, or one for each leaf of the parameters: on leaf k geodesics and forces
     run for eps * scales[k], as with 1 / scales[k]^2 for its mass.
     """
@@ -73,8 +75,7 @@ class gmc:
         check_full_data("gmc", gradient)
 
         def init(position: Any, key: Any = None) -> State:
-            x = space_of(target, position).embed(ravel_pytree(position)[0])
-            return State(position, x, jnp.zeros((), jnp.int32))
+            return start_at(position, space_of(target, position).embed(ravel_pytree(position)[0]))
 
         def step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
             space, unravel = space_of(target, state.position), ravel_pytree(state.position)[1]
@@ -84,15 +85,29 @@ class gmc:
             potential = jax.value_and_grad(lambda x: by_params(space.value(x)) - space.log_volume(x))
 
             v = space.tangent_normal(x, normal(key, x.shape, MOMENTUM, x.dtype))
-            start = phase_at(space, potential, x, v)
+            start = phase_of(space, potential, state, v)
             end = geodesic_leapfrog(space, potential, start, step, self.leapfrog_steps)
             energy = lambda phase: phase.potential + space.square(phase.x, phase.v) / 2
             verdict = metropolis(key, energy(start), energy(end), ACCEPTANCE)
-            x = keep(verdict.accepted, space.retract(end.x, end.v)[0], x)
+            x, value, grad_u = keep(
+                verdict.accepted,
+                (space.retract(end.x, end.v)[0], end.potential, end.grad_u),
+                (x, start.potential, start.grad_u),
+            )
             info = Info(verdict.probability, verdict.accepted, energy(end) - energy(start), verdict.diverging)
-            return State(unravel(space.value(x)), x, state.iteration + 1), info
+            return State(unravel(space.value(x)), x, state.iteration + 1, value, grad_u), info
 
         return Bound(init, step)
+
+
+def start_at(position: Any, x: Array) -> State:
+    return State(position, x, jnp.zeros((), jnp.int32), jnp.zeros((), x.dtype), jnp.zeros_like(x))
+
+
+def phase_of(space: Product, potential: Callable[[Array], tuple[Array, Array]], state: State, v: Array) -> Phase:
+    """The state with a velocity; its gradient is what the last trajectory left, which saves one in each."""
+    known = lambda: Phase(state.point, v, state.potential, state.grad_u)
+    return jax.lax.cond(state.iteration == 0, lambda: phase_at(space, potential, state.point, v), known)
 
 
 def phase_at(space: Product, potential: Callable[[Array], tuple[Array, Array]], x: Array, v: Array) -> Phase:
