@@ -90,7 +90,7 @@ def oblique(quick: bool) -> Iterator[Row]:
 
 
 def nuts(quick: bool) -> Iterator[Row]:
-    """Each side over its settings once; the three best of each side in five interleaved rounds, where they must pass."""
+    """Each side over its settings once; the three best of each in five interleaved rounds, where they must pass."""
     import _sphere as s
 
     problem, draws = s.Regression(), 2_000

@@ -72,26 +72,26 @@ def arrays(quick: bool) -> Iterator[Row]:
     import jax
     import jax.numpy as jnp
 
-    jax.config.update("jax_enable_x64", True)
-    for d, kappa in {**CASES, **BEYOND}.items():
-        kappas = kappa * np.linspace(0.9, 1.1, MANY)
-        of_jax = jax.jit(partial(vmf.mean_length, d))
-        inside = jnp.asarray(kappas)
-        works = {
-            "mean_length": partial(calls, partial(vmf.mean_length, d, kappas), 1),
-            "mean_length of JAX": partial(calls, partial(finished, of_jax, inside), 1),
-        }
-        if d in CASES:
-            works["ratio of two ive"] = partial(calls, partial(by_ive, d, kappas), 1)
-        rate = calls_a_second(works, quick)
-        for name, values in rate.items():
-            nanoseconds = 1e9 / MANY / float(np.median(values))
-            yield reading(f"{name}, d = {d}, {MANY:,} numbers", "arrays", nanoseconds, "ns a number")
-        if d in CASES:
-            for name in ("mean_length", "mean_length of JAX"):
-                times = ratio(rate["ratio of two ive"], rate[name])
-                label = f"{name} / ratio of two ive, d = {d}, {MANY:,} numbers"
-                yield reading(label, "arrays", times, "times the time")
+    with jax.enable_x64(True):
+        for d, kappa in {**CASES, **BEYOND}.items():
+            kappas = kappa * np.linspace(0.9, 1.1, MANY)
+            of_jax = jax.jit(partial(vmf.mean_length, d))
+            inside = jnp.asarray(kappas)
+            works = {
+                "mean_length": partial(calls, partial(vmf.mean_length, d, kappas), 1),
+                "mean_length of JAX": partial(calls, partial(finished, of_jax, inside), 1),
+            }
+            if d in CASES:
+                works["ratio of two ive"] = partial(calls, partial(by_ive, d, kappas), 1)
+            rate = calls_a_second(works, quick)
+            for name, values in rate.items():
+                nanoseconds = 1e9 / MANY / float(np.median(values))
+                yield reading(f"{name}, d = {d}, {MANY:,} numbers", "arrays", nanoseconds, "ns a number")
+            if d in CASES:
+                for name in ("mean_length", "mean_length of JAX"):
+                    times = ratio(rate["ratio of two ive"], rate[name])
+                    label = f"{name} / ratio of two ive, d = {d}, {MANY:,} numbers"
+                    yield reading(label, "arrays", times, "times the time")
 
 
 def draws(quick: bool) -> Iterator[Row]:
