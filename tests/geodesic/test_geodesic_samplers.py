@@ -1,4 +1,4 @@
-"""The geodesic samplers against closed forms, quadrature and numbers of the specification's tests."""
+"""The geodesic samplers against closed forms, quadrature and numbers known in advance."""
 
 from dataclasses import dataclass, replace
 
@@ -51,7 +51,7 @@ def test_baoab_on_a_gaussian_is_exact(x64, eps, C):
 
 
 @pytest.mark.parametrize("L, C, eps, V", [(30, 10.0, 0.01, 1000.0), (10, 44.7, 2.236e-3, 2e4)])
-def test_one_batch_for_many_steps_heats_as_the_specification_says(x64, L, C, eps, V):
+def test_one_batch_for_many_steps_heats_as_the_closed_form_says(x64, L, C, eps, V):
     """The literal reading of Algorithm 1: a variance of 15.39 and 5.50 where 1 is right; with fresh batches .9996."""
     hot = covariance_of(fokker.sggmc(eps, C, steps_per_batch=L), V, jnp.asarray(V))[0, 0] * A
     assert_allclose(hot, {30: 15.39, 10: 5.50}[L], rtol=2e-3)
@@ -240,6 +240,15 @@ def test_geodesic_leapfrog_is_reversible_and_its_energy_error_is_of_second_order
         assert_allclose(back.x, x, atol=1e-12)
         assert_allclose(back.v, -v, atol=1e-12)
     assert abs(errors[0.02] / errors[0.01] - 4) < 0.2
+
+
+@pytest.mark.parametrize("kernel", [fokker.gmc(0.1, 2), fokker.chmc(0.1, 2)], ids=["gmc", "chmc"])
+def test_where_jax_computes_in_double_precision_a_run_may_be_in_single(kernel, x64):
+    """A constant of the user's density is then float64, and with it the density of a point in float32."""
+    bound = kernel.bind(Target(lambda x: jnp.sum(x * jnp.array([0.0, 0.0, 5.0])), None, space=fokker.Sphere(3)))
+    state = bound.init(jnp.array([0.0, 0.6, 0.8], jnp.float32))
+    after, _ = jax.jit(bound.step)(jax.random.key(0), state)
+    assert [leaf.dtype for leaf in jax.tree.leaves(after)] == [leaf.dtype for leaf in jax.tree.leaves(state)]
 
 
 def test_the_mean_of_exp_minus_the_energy_error_is_one():

@@ -112,7 +112,7 @@ def phase_of(space: Product, potential: Callable[[Array], tuple[Array, Array]], 
 
 def phase_at(space: Product, potential: Callable[[Array], tuple[Array, Array]], x: Array, v: Array) -> Phase:
     value, ambient = potential(x)
-    return Phase(x, v, value, space.gradient(x, ambient))
+    return Phase(x, v, value.astype(x.dtype), space.gradient(x, ambient))
 
 
 def geodesic_leapfrog(
