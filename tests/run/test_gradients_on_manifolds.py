@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import fokker
-from fokker.errors import InputError
+from fokker.errors import InputError, SpaceError
 from fokker.geodesic.tangent import noise_at
 from fokker.manifolds.product import product
 from fokker.sgmcmc.matrix import LowRank
@@ -38,6 +38,17 @@ def test_every_form_is_of_the_tangent_part(centred):
         got = noise_at(space, jnp.asarray(X), noise)
         got = got.factor @ got.factor.T if isinstance(got, LowRank) else got
         assert_allclose(got, V, rtol=3e-4, atol=3e-4 * np.trace(S))
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [jnp.ones(()), jnp.ones(3), jnp.eye(3), LowRank(jnp.eye(3))],
+    ids=["scalar", "diagonal", "dense", "low_rank"],
+)
+def test_on_a_hyperboloid_no_form_of_it_is_compensated(noise):
+    """Its metric is not that of R^n: a trace of entries is no noise of the chain."""
+    with pytest.raises(SpaceError, match="pass noise='none'"):
+        noise_at(product(fokker.Hyperboloid(2), jnp.zeros(3)), jnp.array([1.0, 0.0, 0.0]), noise)
 
 
 @pytest.mark.slow

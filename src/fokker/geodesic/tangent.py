@@ -48,10 +48,12 @@ def noise_at(space: Product, x: Array, noise: Any) -> Any:
 
     A scalar or a diagonal stays what it is where points are parameters: the noise that is injected is projected.
     """
-    if noise is None or not (isinstance(noise, LowRank) or jnp.ndim(noise) == 2 or space.mapped):
-        return noise
+    if noise is None:
+        return None
     if any(isinstance(f.carrier, Hyperboloid) for f in space.factors):
         raise SpaceError("on a hyperboloid gradient noise cannot be compensated; pass noise='none' to the gradient.")
+    if not (isinstance(noise, LowRank) or jnp.ndim(noise) == 2 or space.mapped):
+        return noise
     pull = jax.vjp(space.value, x)[1] if space.mapped else lambda g: (g,)
     tangent = jax.vmap(lambda g: space.project(x, pull(g)[0]), in_axes=1, out_axes=1)
     if isinstance(noise, LowRank):
