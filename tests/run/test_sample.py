@@ -422,6 +422,17 @@ def wide(p):
     return -0.5 * (p**2).sum()
 
 
+def test_a_state_of_another_version_is_not_taken_up(tmp_path, monkeypatch):
+    """A kernel that keeps more than it did is told by the leaves of its state."""
+    target, kernel = fokker.Target(wide, None, start=np.ones(2)), fokker.gmc(0.1)
+    fokker.sample(target, kernel, store=tmp_path / "run.zarr", **QUIET | dict(batch_size=None))
+    restore = Chains.restore
+    monkeypatch.setattr(Chains, "restore", lambda self, leaves, *more: restore(self, leaves[:3], *more))
+    with pytest.raises(StoreError, match="not one of this version's gmc"):
+        fokker.resume(tmp_path / "run.zarr", target, kernel, draws=90, progress=False)
+
+
+UP = np.array([0.0, 1.0])
 ANOTHER = {
     "a prior that says nothing at the start": (
         (fokker.glm(X, Y), fokker.sgld(1e-5)), (fokker.glm(X, Y, prior_scale=0.01), fokker.sgld(1e-5)), "log_density"
@@ -436,15 +447,34 @@ ANOTHER = {
         (TARGET, fokker.sgrld(1e-5, metric_inverse=lambda p: 50.0)),
         "functions",
     ),
+    "a space": (
+        (fokker.Target(wide, None, space=fokker.Ball(2), start=np.full(2, 0.3)), fokker.gmc(0.1)),
+        (fokker.Target(wide, None, space=fokker.Box(0.0, np.ones(2)), start=np.full(2, 0.3)), fokker.gmc(0.1)),
+        "space",
+    ),
+    "no space": (
+        (fokker.Target(wide, None, space=fokker.Sphere(2), start=np.array([0.6, 0.8])), fokker.gmc(0.1)),
+        (fokker.Target(wide, None, start=np.array([0.6, 0.8])), fokker.gmc(0.1)),
+        "space",
+    ),
+    "a constraint": (
+        (fokker.Target(wide, None, space=fokker.Implicit(lambda x: x @ x - 1, 2), start=UP), fokker.chmc(0.1)),
+        (fokker.Target(wide, None, space=fokker.Implicit(lambda x: x[1] - 1, 2), start=UP), fokker.chmc(0.1)),
+        "functions",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ANOTHER)
 def test_what_looks_the_same_and_is_another_is_not_resumed(tmp_path, case):
     (target, kernel), (other_target, other_kernel), name = ANOTHER[case]
-    fokker.sample(target, kernel, store=tmp_path / "run.zarr", **QUIET)
+    settings = QUIET | (dict(batch_size=None) if target.data is None else {})
+    fokker.sample(target, kernel, store=tmp_path / "run.zarr", **settings)
     with pytest.raises(StoreError, match=f"cannot be continued with this {name}"):
         fokker.resume(tmp_path / "run.zarr", other_target, other_kernel, draws=90, progress=False)
+    if name == "space":
+        with pytest.raises(InputError, match="made with another space"):
+            fokker.open(tmp_path / "run.zarr").audit(target=other_target, kernel=other_kernel)
     assert fokker.resume(tmp_path / "run.zarr", target, kernel, draws=90, progress=False).draws.sizes["draw"] == 90
     with pytest.raises(InputError, match="would be fewer"):
         fokker.resume(tmp_path / "run.zarr", target, kernel, draws=50, progress=False)

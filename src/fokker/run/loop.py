@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fokker.data.prefetch import Prefetch
-from fokker.errors import InputError, NonFiniteError
+from fokker.errors import InputError, NonFiniteError, StoreError
 from fokker.numeric import random
 from fokker.numeric.random_jax import Key
 from fokker.run import blocks
@@ -263,13 +263,18 @@ class Chains:
 
     def restore(self, leaves: list[np.ndarray], iteration: int, source_state: dict[str, Any]) -> None:
         """Continue from a checkpoint of an equal plan."""
+        now, treedef = jax.tree.flatten(self.states)
+        if [np.shape(leaf) for leaf in leaves] != [np.shape(leaf) for leaf in now]:
+            raise StoreError(
+                f"the stored state of the chains is not one of this version's {type(self.plan.kernel).__name__}; "
+                "finish the run with the version of fokker that began it, or start a new one under another path."
+            )
         self._drop_ahead()
         for slabs in self._slabs.values():
             slabs.close()
         self._slabs = {}
         if self.plan.source is not None:
             self.plan.source.restore(source_state)
-        treedef = jax.tree.structure(self.states)
         self.states = jax.tree.unflatten(treedef, [jnp.asarray(leaf) for leaf in leaves])
         self.iteration = iteration
 

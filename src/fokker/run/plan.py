@@ -93,7 +93,21 @@ class Plan:
             "resumable": self.source is None or self.source.resumable,
             "variables": {v.name: list(v.shape) for v in self.layout.variables},
             "structure": self.layout.structure,
+            "space": {
+                name: _plain(f if dataclasses.is_dataclass(f) else type(f)) for name, f in self._spaces().items()
+            },
         }
+
+    def _spaces(self) -> dict[str, Any]:
+        """The space of every variable that is not free."""
+        if self.target.space is None:
+            return {}
+        from fokker.manifolds.euclidean import Euclidean
+        from fokker.manifolds.product import product
+
+        factors = product(self.target.space, self.layout.unravel(self.starts[0])).factors
+        named = zip(self.layout.variables, factors, strict=True)
+        return {v.name: f.space for v, f in named if not isinstance(f.space, Euclidean)}
 
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` remembers; a resumed run must agree in all of it but ``draws``."""
@@ -126,6 +140,12 @@ class Plan:
     def _functions(self) -> dict[str, list[float | None]]:
         """Values of the functions among the settings: of a schedule by iteration, of others at the probes."""
         found = {}
+        leaves = {v.name: v for v in self.layout.variables}
+        for name, space in self._spaces().items():
+            if hasattr(space, "residual"):  # a constraint
+                entries, shape = slice(leaves[name].first, leaves[name].last), leaves[name].shape
+                values = [space.residual(jnp.asarray(theta[entries]).reshape(shape)) for theta in self._probes()]
+                found[f"the constraint of {name}"] = [_number(value) for value in values]
         for owner in (self.kernel, self.gradient):
             settings = {field.name: getattr(owner, field.name) for field in dataclasses.fields(owner)}  # type: ignore[arg-type]
             for name, f in settings.items():
@@ -197,15 +217,19 @@ def plan_again(
 def as_chosen(plan: Plan, chosen: dict[str, Any]) -> Plan:
     """The plan with what was once chosen for it."""
     kernel, gradient, starts = plan.kernel, plan.gradient, plan.starts
-    values = {name: np.asarray(v) if isinstance(v, list) else v for name, v in chosen.get("kernel", {}).items()}
-    if values:
-        kernel = dataclasses.replace(kernel, **values)  # type: ignore[type-var]
+    if chosen.get("kernel"):
+        kernel = with_settings(kernel, chosen["kernel"])
     if "centre" in chosen:
         assert isinstance(gradient, control_variates)
         gradient = dataclasses.replace(gradient, centre=np.asarray(chosen["centre"], plan.dtype))
     if "starts" in chosen:
         starts = tuple(np.asarray(start, plan.dtype) for start in chosen["starts"])
     return dataclasses.replace(plan, kernel=kernel, gradient=gradient, starts=starts)
+
+
+def with_settings(kernel: Any, fields: Mapping[str, Any]) -> Any:
+    """The kernel with settings from JSON, in which arrays are lists."""
+    return dataclasses.replace(kernel, **{k: np.asarray(v) if isinstance(v, list) else v for k, v in fields.items()})
 
 
 def default_warmup(draws: int, thin: int) -> int:
@@ -597,7 +621,7 @@ def _plain(value: Any) -> Any:
         return describe(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and len(value) <= 1000:
         return [_plain(v) for v in value]
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}

@@ -92,8 +92,8 @@ def _plan_again(run: Run, target: Target, kernel: Kernel | None, gradient: Gradi
     else:
         plan = plan_again(run.settings, target, kernel, gradient, init)
     given = plan.summary()
-    for name in ("kernel", "gradient", "variables"):
-        if given[name] != run.settings[name]:
+    for name in ("kernel", "gradient", "variables", "space"):
+        if given[name] != run.settings.get(name, given[name]):  # an older store does not know all of them
             raise InputError(
                 f"the run was made with another {name}: {run.settings[name]!r}, given {given[name]!r}; "
                 f"pass the {name} of the run to audit()."
