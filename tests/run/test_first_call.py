@@ -8,7 +8,10 @@ import pytest
 
 import fokker
 from fokker.errors import StoreError
+from fokker.run import choose
 from fokker.run.choose import MOST_THIN, WORTH_IT, choose_thin
+from fokker.run.tune import tune
+from tests.run.test_tune import a_plan, silent
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.standard_normal((2000, 3)).astype(np.float32)
@@ -67,6 +70,14 @@ def test_where_batches_are_all_rows_control_variates_gain_nothing():
     run = fokker.sample(TARGET, batch_size=2000, **QUIET)
     assert run.settings["gradient"]["name"] == "minibatch"
     assert run.settings["chosen"]["why"]["gain_of_control_variates"] == pytest.approx(1, abs=0.01)
+
+
+def test_gradients_that_were_compared_are_not_compared_again_in_the_advice(monkeypatch):
+    """A gain that is not worth its price is told once, with the price; noise that limits the step asks for rows."""
+    monkeypatch.setattr(choose, "WORTH_IT", np.inf)
+    why = tune(a_plan(TARGET, fokker.sghmc(), batch_size=20, draws=500), silent, None, ["gradient"])[1]["why"]
+    assert why["gain_of_control_variates"] > 1.5 and "at twice the work" in why["words"][0]
+    assert "a larger batch_size=" in why["advice"] and "control_variates()" not in why["advice"]
 
 
 def test_thinning_follows_the_autocorrelation_time_as_far_as_costs_allow(bare):

@@ -25,7 +25,7 @@ from fokker.run.gradients import control_variates, svrg
 from fokker.run.local_noise import Noise, measure_noise, noise_at_mode
 from fokker.run.local_shape import Shape, find_shape
 from fokker.run.pilots import EDGES, Pilot, run_pilot, starts_near
-from fokker.run.plan import default_warmup
+from fokker.run.plan import default_warmup, with_settings
 from fokker.run.search import Frame, Problem, Settings, given_frame, leaf_frames, open_frames, search
 from fokker.run.tangent_shape import Tangent, find_tangent, starts_on, tangent_noise
 
@@ -83,7 +83,7 @@ def tune(
     settings, pilots, tuned = _search_and_verify(plan, problem, frames, shape, near, allowed, note, undecided)
     fields = _fields(plan, problem, settings)
     chosen: dict[str, Any] = {"kernel": fields, "why": _evidence(shape, near, settings, pilots)}
-    chosen["why"] |= _words(tuned, problem, settings, pilots, shape, near, allowed)
+    chosen["why"] |= _words(tuned, problem, settings, pilots, shape, near, allowed, compared=bool(gradient))
     if gradient:
         chosen |= {name: gradient[name] for name in ("gradient", "centre") if name in gradient}
         chosen["why"] |= {"gain_of_control_variates": gradient["gain"]}
@@ -195,7 +195,7 @@ def _search_and_verify(
             raise InputError(_nothing_found(plan, problem, allowed))
         fields = _fields(plan, problem, settings)
         note(f"pilot {len(pilots) + 1}: step size {fields['step_size']:.3g}")
-        tuned = dataclasses.replace(plan, kernel=_with(plan.kernel, fields))
+        tuned = dataclasses.replace(plan, kernel=with_settings(plan.kernel, fields))
         if "thin" in undecided:
             tuned = choose_thin(tuned, settings.steps)
         if "warmup" in undecided:
@@ -276,11 +276,6 @@ def _of_geodesic(kernel: Any, problem: Problem, settings: Settings) -> dict[str,
     return scales | {"friction": _short(settings.injected * rate)} | inertia
 
 
-def _with(kernel: Any, fields: dict[str, Any]) -> Any:
-    """The kernel with these settings, as a run that is resumed rebuilds it."""
-    return dataclasses.replace(kernel, **{k: np.asarray(v) if isinstance(v, list) else v for k, v in fields.items()})
-
-
 def _short(value: Any) -> Any:
     """Six digits: a float, or a list of them; matrices in full, which have to stay positive definite."""
     if np.ndim(value) == 2:
@@ -314,8 +309,9 @@ def _words(
     shape: Shape,
     near: Tangent | None,
     allowed: float,
+    compared: bool,
 ) -> dict[str, Any]:
-    """The choice and its evidence in sentences, with advice where there is any."""
+    """The choice and its evidence in sentences, with advice where there is any. compared: gradients were, already."""
     last = pilots[-1]
     words = [
         f"{problem.method}: step size {last.step_size:.3g}, preconditioned by {PRECONDITIONERS[settings.frame.name]}; "
@@ -353,7 +349,7 @@ def _words(
             f"expect an ESS of about {worth:.0f} from this run: thin={enough:,} (now {tuned.thin}) would make it about "
             f"{tuned.chains * tuned.draws:,}, in that many times the steps"
         )
-    advice = _advice(tuned, problem, settings, shape, near, allowed)
+    advice = _advice(tuned, problem, settings, shape, near, allowed, compared)
     return {**advice, "words": words + [advice["advice"]] if advice else words}
 
 
@@ -386,12 +382,18 @@ def manifold_words(near: Tangent, frame: Frame) -> list[str]:
 
 
 def _advice(
-    plan: Plan, problem: Problem, settings: Settings, shape: Shape, near: Tangent | None, allowed: float
+    plan: Plan,
+    problem: Problem,
+    settings: Settings,
+    shape: Shape,
+    near: Tangent | None,
+    allowed: float,
+    compared: bool,
 ) -> dict[str, Any]:
     """What would help where it is gradient noise that limits the step."""
     if settings.noise_part < 0.5 or plan.target.log_likelihood is None or plan.batch_size is None:
         return {}
-    if not isinstance(plan.gradient, (control_variates, svrg)):
+    if not compared and not isinstance(plan.gradient, (control_variates, svrg)):
         with jax.enable_x64(True):
             noise = noise_at_mode(plan, shape) if near is None else tangent_noise(plan, near, at_mode=True)
         centred = dataclasses.replace(problem, noise=noise)

@@ -23,8 +23,10 @@ from scipy.stats import norm
 
 from fokker.errors import InputError
 from fokker.run.loop import Chains, _Diverged
+from fokker.run.plan import with_settings
 from fokker.run.search import Frame, leaf_frames
 from fokker.run.tangent_shape import Tangent, find_tangent, starts_on
+from fokker.run.tune import PRECONDITIONERS, manifold_words
 
 if TYPE_CHECKING:
     from fokker.run.plan import Plan
@@ -68,7 +70,7 @@ def tune_gmc(plan: Plan, note: Callable[..., None]) -> tuple[Plan, dict[str, Any
     pilots: list[dict[str, float]] = []
     for _ in range(PILOTS):
         note(f"pilot {len(pilots) + 1}: step size {fields['step_size']:.3g}")
-        got = _acceptance(dataclasses.replace(plan, kernel=_with(kernel, fields)), near)
+        got = _acceptance(dataclasses.replace(plan, kernel=with_settings(kernel, fields)), near)
         pilots.append({"step_size": fields["step_size"], "acceptance": round(got, 4)})
         if abs(got - choice.acceptance) <= NEAR:
             break
@@ -83,7 +85,7 @@ def tune_gmc(plan: Plan, note: Callable[..., None]) -> tuple[Plan, dict[str, Any
                 f"{best['acceptance']:.0%} of their proposals. Start nearer to the bulk (init=...), or pass "
                 "fokker.gmc(step_size=...)."
             )
-    tuned = dataclasses.replace(plan, kernel=_with(kernel, fields))
+    tuned = dataclasses.replace(plan, kernel=with_settings(kernel, fields))
     why = {
         "preconditioner": choice.frame.name,
         "predicted_acceptance": round(choice.acceptance, 4),
@@ -115,7 +117,7 @@ def _search(frame: Frame, kept: int | None) -> Choice:
     # a proposal that is refused repeats: what is left of the correlation is 1 - acceptance of it
     rho = np.maximum(np.abs(np.cos(phi)), 0.05) * acceptance[..., None] + 1 - acceptance[..., None]
     times = ((1 + rho) / (1 - rho) + (1 + rho**2) / (1 - rho**2)) / 2
-    cost = times.max(-1) * (L[:, 0] + 1)
+    cost = times.max(-1) * L[:, 0]  # the gradient at the start is kept from the last trajectory
     cost = np.where(acceptance >= WANTED, cost, np.inf)
     i, j = np.unravel_index(np.argmin(cost), cost.shape)
     return Choice(frame, float(eps[i, 0, 0]), int(L[j, 0]), float(acceptance[i, j]), float(cost[i, j]))
@@ -146,14 +148,7 @@ def _acceptance(plan: Plan, near: Tangent) -> float:
     return float(np.concatenate(got, axis=1).mean())
 
 
-def _with(kernel: Any, fields: dict[str, Any]) -> Any:
-    """The kernel with these settings, as a run that is resumed rebuilds it."""
-    return dataclasses.replace(kernel, **{k: np.asarray(v) if isinstance(v, list) else v for k, v in fields.items()})
-
-
 def _words(near: Tangent, choice: Choice, kernel: Any, pilots: list[dict[str, float]], verified: bool) -> list[str]:
-    from fokker.run.tune import PRECONDITIONERS, manifold_words
-
     words = [
         f"gmc: {kernel.leapfrog_steps} leapfrog steps of {kernel.step_size:.3g}, preconditioned by "
         f"{PRECONDITIONERS[choice.frame.name]}; a pilot accepted {pilots[-1]['acceptance']:.0%} "
