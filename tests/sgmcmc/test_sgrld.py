@@ -180,7 +180,7 @@ def test_level_sets_are_checked(wrong):
 
 
 def test_level_sets_follow_the_supplement(x64):
-    """Without smoothing G^-1 = 1.5 sqrt|U + 0.5|; with it Gamma of the root is that of the specification."""
+    """Without smoothing G^-1 = 1.5 sqrt|U + 0.5|; with it Gamma of the root is its derivative by hand."""
     x = jnp.array([0.9])
     assert float(level_set(double_well, smoothing=0.0)(x)) == pytest.approx(1.5 * np.sqrt(abs(0.9**4 - 2 * 0.81 + 0.5)))
     u, du, delta = 0.9**4 - 2 * 0.81 + 0.5, 4 * 0.9**3 - 4 * 0.9, 0.2
