@@ -12,6 +12,7 @@ import fokker
 from fokker.geodesic.gmc import geodesic_leapfrog, phase_at
 from fokker.geodesic.tangent import damped, noise_at
 from fokker.manifolds.product import product
+from fokker.numeric.random_jax import Key
 from fokker.run.gradients import minibatch
 from fokker.sgmcmc.matrix import LowRank
 from fokker.target import Target
@@ -240,6 +241,20 @@ def test_geodesic_leapfrog_is_reversible_and_its_energy_error_is_of_second_order
         assert_allclose(back.x, x, atol=1e-12)
         assert_allclose(back.v, -v, atol=1e-12)
     assert abs(errors[0.02] / errors[0.01] - 4) < 0.2
+
+
+@pytest.mark.parametrize("kernel", [fokker.gmc, fokker.chmc])
+def test_energy_and_gradient_that_are_kept_are_those_of_the_point(kernel):
+    """Also where eps^2 |grad U| is above 1, which multiplies what rounding moves off the manifold."""
+    target = Target(lambda x: 2000 * x[2], None, space=fokker.Sphere(3))
+    bound = kernel(1.1 / 2000**0.5, 1).bind(target)
+    step = lambda state, t: bound.step(Key(jnp.arange(2, dtype=jnp.uint32), t), state)
+    start = bound.init(jnp.array([0.0, 0.0, 1.0], jnp.float32))
+    end, info = jax.jit(lambda s: jax.lax.scan(step, s, jnp.arange(500, dtype=jnp.uint32)))(start)
+    assert 0.7 < info.acceptance_probability.mean() < 0.95
+    x = np.asarray(end.point, float)
+    assert_allclose(end.potential, -2000 * x[2], atol=2e-3)  # a few roundings of 2000
+    assert_allclose(end.grad_u, 2000 * (x[2] * x - np.eye(3)[2]), atol=2e-3)
 
 
 @pytest.mark.parametrize("kernel", [fokker.gmc(0.1, 2), fokker.chmc(0.1, 2)], ids=["gmc", "chmc"])

@@ -135,7 +135,7 @@ def drift(space: Product, x: Array, v: Array, eps: Array, tolerance: float, max_
     for (factor, p), (_, w) in zip(space.points(x), space.points(v), strict=True):
         m = factor.carrier
         if isinstance(m, Manifold):
-            moved.append(Drift(*m.flow(p, w, eps), jnp.ones((), bool), jnp.zeros((), jnp.int32)))
+            moved.append(Drift(*m.retract(*m.flow(p, w, eps)), jnp.ones((), bool), jnp.zeros((), jnp.int32)))
         else:
             assert isinstance(m, ByConstraint)
             moved.append(there_and_back(m, p, w, eps, tolerance, max_iterations))
