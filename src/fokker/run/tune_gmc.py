@@ -49,6 +49,11 @@ class Choice:
     acceptance: float  # predicted
     cost: float  # gradients of all data for an effective draw of the worst direction
 
+    @property
+    def price(self) -> float:
+        """The cost, and about a gradient for what a draw costs besides: its normals, its test, its place."""
+        return self.cost * (1 + 1 / self.steps)
+
 
 def tune_gmc(plan: Plan, note: Callable[..., None]) -> tuple[Plan, dict[str, Any]]:
     """The plan with its kernel's open settings chosen, and what was chosen and why, as in ``tune``.
@@ -61,7 +66,7 @@ def tune_gmc(plan: Plan, note: Callable[..., None]) -> tuple[Plan, dict[str, Any
         near = find_tangent(plan)
     own = None if np.ndim(kernel.scales) == 0 and float(kernel.scales) == 1.0 else kernel.scales
     kept = None if kernel.leapfrog_steps == DEFAULT_STEPS else int(kernel.leapfrog_steps)
-    choice = min((_search(f, kept) for f in leaf_frames(near.shape, near.factors, own)), key=lambda c: c.cost)
+    choice = min((_search(f, kept) for f in leaf_frames(near.shape, near.factors, own)), key=lambda c: c.price)
     fields: dict[str, Any] = {"step_size": float(f"{choice.eps:.6g}")}
     if kept is None:
         fields["leapfrog_steps"] = choice.steps
@@ -117,9 +122,8 @@ def _search(frame: Frame, kept: int | None) -> Choice:
     # a proposal that is refused repeats: what is left of the correlation is 1 - acceptance of it
     rho = np.maximum(np.abs(np.cos(phi)), 0.05) * acceptance[..., None] + 1 - acceptance[..., None]
     times = ((1 + rho) / (1 - rho) + (1 + rho**2) / (1 - rho**2)) / 2
-    cost = times.max(-1) * L[:, 0]  # the gradient at the start is kept from the last trajectory
-    cost = np.where(acceptance >= WANTED, cost, np.inf)
-    i, j = np.unravel_index(np.argmin(cost), cost.shape)
+    cost = np.where(acceptance >= WANTED, times.max(-1) * L[:, 0], np.inf)
+    i, j = np.unravel_index(np.argmin(cost * (1 + 1 / L[:, 0])), cost.shape)  # the least price
     return Choice(frame, float(eps[i, 0, 0]), int(L[j, 0]), float(acceptance[i, j]), float(cost[i, j]))
 
 
