@@ -245,7 +245,7 @@ def table(orders: dict, noisy: dict, rates: dict, pole: dict, size: Size) -> dic
             "kernel": m.kernel.__name__,
             "note": m.note,
             "claimed": m.claimed,
-            "order": round(orders[m.name].order, 3),
+            "order": round(orders[m.name].order, 5),
             "stochastic": not getattr(m.kernel, "full_data", False),
             "direct": "max_iterations" not in fields,
             "anywhere": getattr(m.kernel, "on_manifolds", False),
@@ -256,7 +256,7 @@ def table(orders: dict, noisy: dict, rates: dict, pole: dict, size: Size) -> dic
     return {
         "steps": list(size.steps),
         "rows": [row(m) for m in METHODS if m.name in orders],
-        "noisy": [{"name": n, "told": told is not None, "order": round(b.order, 3)} for (n, told), b in noisy.items()],
+        "noisy": [{"name": n, "told": told is not None, "order": round(b.order, 5)} for (n, told), b in noisy.items()],
         "rates": {
             name: {
                 "lengths": r.lengths.tolist(),
