@@ -23,7 +23,7 @@ Each figure stands beside what the paper says about it. *Holds*: the claim agree
 measurement is able to tell; the checks that it passed are listed. A claim that does not hold is a finding and shown
 like any other; one that is not sound is a defect of the experiment.
 
-`make experiments` runs everything in about a quarter of an hour on one core and rewrites this page;
+`make experiments` runs everything, which takes well over half an hour on one core, and rewrites this page;
 `make experiments QUICK=1` is a small version that keeps nothing.
 """
 

@@ -156,6 +156,8 @@ REFUSED = [
     ("half a seed", dict(seed=1.0), "seed must be a whole number, got float"),
     ("exactness in words", dict(sd_error="2 %"), "sd_error must be > 0 and finite, got '2 %'"),
     ("exactness of 4", dict(sd_error=4), "sd_error must be below 1, got 4"),
+    ("exactness of a given step", dict(sd_error=0.02), "sd_error was given, .* but sgld has its step size; leave sd_"),
+    ("exactness of what is exact", dict(kernel=fokker.gmc(), sd_error=0.02), "but gmc leaves the density as it is"),
     ("overwriting in words", dict(overwrite="no"), "overwrite must be True or False, got 'no'"),
     ("progress in words", dict(progress="no"), "progress must be True or False, got 'no'"),
     ("half a draw", dict(draws=2.5), "draws must be a whole number >= 1, got 2.5"),

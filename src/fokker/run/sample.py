@@ -83,6 +83,12 @@ def sample(
         )
     check_number("sd_error", sd_error, below=1, optional=True)
     move: Kernel = sghmc() if kernel is None else kernel
+    if sd_error is not None and (getattr(move, "step_size", 1.0) is not None or getattr(move, "full_data", False)):
+        why = "leaves the density as it is at every step" if getattr(move, "full_data", False) else "has its step size"
+        raise InputError(
+            f"sd_error was given, which says how exact a step that the run chooses is to be, but {type(move).__name__} "
+            f"{why}; leave sd_error out."
+        )
     estimator: Gradient = minibatch() if gradient is None else gradient
     given = {"gradient": gradient, "thin": thin, "warmup": warmup}
     undecided = [name for name, value in given.items() if value is None]
