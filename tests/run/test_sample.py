@@ -432,6 +432,18 @@ def test_a_state_of_another_version_is_not_taken_up(tmp_path, monkeypatch):
         fokker.resume(tmp_path / "run.zarr", target, kernel, draws=90, progress=False)
 
 
+def test_a_constraint_is_known_by_its_values_not_by_its_name(tmp_path):
+    def circle(x):
+        return x @ x - 1
+
+    settings, kernel = QUIET | dict(batch_size=None), fokker.chmc(0.1)
+    first, again = (
+        fokker.Target(wide, None, space=fokker.Implicit(c, 2), start=UP) for c in (circle, lambda x: x @ x - 1)
+    )
+    fokker.sample(first, kernel, store=tmp_path / "run.zarr", **settings)
+    assert fokker.resume(tmp_path / "run.zarr", again, kernel, draws=90, progress=False).draws.sizes["draw"] == 90
+
+
 UP = np.array([0.0, 1.0])
 ANOTHER = {
     "a prior that says nothing at the start": (

@@ -93,9 +93,7 @@ class Plan:
             "resumable": self.source is None or self.source.resumable,
             "variables": {v.name: list(v.shape) for v in self.layout.variables},
             "structure": self.layout.structure,
-            "space": {
-                name: _plain(f if dataclasses.is_dataclass(f) else type(f)) for name, f in self._spaces().items()
-            },
+            "space": {name: _of_space(space) for name, space in self._spaces().items()},
         }
 
     def _spaces(self) -> dict[str, Any]:
@@ -614,6 +612,13 @@ def describe(settings: Any) -> dict[str, Any]:
     """A kernel's or estimator's settings as JSON: what cannot be written is replaced by a digest or a name."""
     fields = {f.name: _plain(getattr(settings, f.name)) for f in dataclasses.fields(settings)}
     return {"name": type(settings).__name__, **fields}
+
+
+def _of_space(space: Any) -> Any:
+    """As ``describe``, without functions, which are known by their values (``Plan._functions``), not by a name."""
+    if not dataclasses.is_dataclass(space):
+        return _plain(type(space))
+    return {name: v for name, v in describe(space).items() if not callable(getattr(space, name, None))}
 
 
 def _plain(value: Any) -> Any:
