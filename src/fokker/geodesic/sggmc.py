@@ -30,6 +30,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from fokker.errors import InputError
+from fokker.geodesic import columns
 from fokker.geodesic.tangent import Force, damped, force_at, pace, space_of, tangent_push
 from fokker.numeric.random_jax import Given, normal
 from fokker.sgmcmc.checks import (
@@ -108,13 +109,31 @@ class sggmc:
         check_step_size("sggmc", self.step_size)
         grad, C = gradient.bind(target), jnp.asarray(self.friction)
 
-        def init(position: Any, key: Any) -> State:
+        # in a run, which knows positions as vectors; what a caller steps by hand has the fields of State
+        by_columns = target.unravel is not None and not C.ndim and not jnp.ndim(self.scales)
+        by_columns &= self.steps_per_batch == 1 and gradient.noise == "none"
+
+        def init(position: Any, key: Any) -> State | columns.State:
             space, theta = space_of(target, position), ravel_pytree(position)[0]
             x = space.embed(theta)
             v = space.tangent_normal(x, normal(key, x.shape, START, x.dtype))
+            if by_columns and columns.suits(space, x.dtype):
+                return columns.state_of(space, x, v, grad.init(position))
             return State(position, x, v, jnp.zeros((), jnp.int32), grad.init(position))
 
-        def step(key: Any, state: State, batch: Any = None) -> tuple[State, Info]:
+        def step_by_columns(key: Any, state: columns.State, batch: Any) -> tuple[columns.State, Info]:
+            dtype = state.pairs.dtype
+            eps = jnp.asarray(self.step_size * self.schedule(state.iteration), dtype)
+            heat = noise_scale(self.schedule, state.iteration, dtype)
+            numbers = columns.Step(key, eps, eps * self.scales, eps * self.scales, heat, C.astype(dtype))
+            move = columns.aboba if self.integrator == "aboba" else columns.baoab
+            state, seen = move(state, numbers, lambda position, aux: grad.estimate(key, position, batch, aux))
+            dim = len(state.pairs) * (state.pairs.shape[1] // 2 - 1)
+            return state, Info(eps, jnp.sqrt(seen.gradient), jnp.zeros((), dtype), seen.velocity / dim)
+
+        def step(key: Any, state: Any, batch: Any = None) -> tuple[Any, Info]:
+            if isinstance(state, columns.State):
+                return step_by_columns(key, state, batch)
             space, unravel = space_of(target, state.position), ravel_pytree(state.position)[1]
             dtype = state.point.dtype
             eps = jnp.asarray(self.step_size * self.schedule(state.iteration), dtype)

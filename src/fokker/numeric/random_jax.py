@@ -57,12 +57,14 @@ def as_key(key: Any) -> Key:
 
 def bits(key: Any, shape: tuple[int, ...], stream: int = 0) -> tuple[Array, Array]:
     """Two independent 32-bit words for every entry of ``shape``."""
+    return bits_at(key, jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape), stream)
+
+
+def bits_at(key: Any, index: Array, stream: int = 0) -> tuple[Array, Array]:
+    """The words of these entries, by their place among all of a step, uint32."""
     words, iteration = as_key(key)
-    size = 1
-    for n in shape:
-        size *= n
-    index = jax.lax.iota(jnp.uint32, size).reshape(shape) | jnp.uint32(stream << STREAM_SHIFT)
-    return threefry2x32(words[0], words[1], jnp.broadcast_to(iteration, shape), index)
+    index = index | jnp.uint32(stream << STREAM_SHIFT)
+    return threefry2x32(words[0], words[1], jnp.broadcast_to(iteration, index.shape), index)
 
 
 def _open_unit(word: Array, dtype: Any) -> Array:
@@ -96,6 +98,13 @@ def normal(key: Any, shape: tuple[int, ...] = (), stream: int = 0, dtype: Any = 
     """Standard normals: the cosine branch of Box-Muller, one threefry call each; |z| < 6.77."""
     if isinstance(key, Given):
         return key.normals[stream, : math.prod(shape)].reshape(shape).astype(dtype)
-    radius, angle = bits(key, shape, stream)
+    return normal_at(key, jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape), stream, dtype)
+
+
+def normal_at(key: Any, index: Array, stream: int = 0, dtype: Any = jnp.float32) -> Array:
+    """Some of the standard normals of ``normal``, by their place in it, uint32."""
+    if isinstance(key, Given):
+        return key.normals[stream, index].astype(dtype)
+    radius, angle = bits_at(key, index, stream)
     p, q = _cos_turn(angle, dtype)
     return jnp.sqrt(-2.0 * jnp.log(_open_unit(radius, dtype))) * p / q

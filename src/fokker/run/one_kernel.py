@@ -87,8 +87,13 @@ def _simple(eqn: Any) -> bool:
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations, of inner programs too."""
-    for eqn in jaxpr.eqns:
+    """All equations, of inner programs too, but for what nobody uses, such as the value beside a gradient."""
+    used, needed = set(map(id, jaxpr.outvars)), []
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or any(id(v) in used for v in eqn.outvars):
+            used |= set(map(id, eqn.invars))
+            needed.append(eqn)
+    for eqn in reversed(needed):
         yield eqn
         for value in eqn.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
