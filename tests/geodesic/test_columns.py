@@ -16,7 +16,7 @@ from fokker.run.gradients import minibatch
 from fokker.run.one_kernel import qualifies
 from fokker.sgmcmc.schedules import polynomial
 
-N, K = 64, 2060  # more than the threshold in single precision; the last block of columns is not whole
+N, K = 256, 520  # more than the threshold in single precision; the last block of columns is not whole
 PUSH = np.random.default_rng(0).standard_normal((N, K))
 START = np.full((N, K), N**-0.5)
 WORDS = jnp.array([3, 4], jnp.uint32)
@@ -63,12 +63,11 @@ def test_a_run_is_one_function_and_resumes_to_the_same_bits(tmp_path, monkeypatc
                             space=fokker.Oblique(N, K), start=START)  # fmt: skip
     sample = partial(fokker.sample, of_rows, kernel, warmup=0, thin=3, batch_size=10, dtype="float32", progress=False)
     whole = sample(draws=4, chains=2).draws["theta"]
+    monkeypatch.setattr("fokker.run.loop.os.sched_getaffinity", lambda pid: {0})  # one thread
     sample(draws=2, chains=2, store=tmp_path / "run")
     resumed = fokker.resume(tmp_path / "run", of_rows, kernel, draws=4, progress=False).draws["theta"]
     assert_array_equal(resumed, whole)
     assert_allclose(np.linalg.norm(whole, axis=2), 1, atol=1e-6)
-    monkeypatch.setattr("fokker.run.loop.os.sched_getaffinity", lambda pid: {0})  # one thread
-    assert_array_equal(sample(draws=4, chains=2).draws["theta"], whole)
     together = sample(draws=4, chains=2, share_batches=True).draws["theta"]
     assert_allclose(together[0], whole[0], atol=1e-5)  # the first chain's batches are those that are shared
 
@@ -87,7 +86,7 @@ def test_its_program_is_compiled_as_one_function(integrator):
     "kernel, gradient, space",
     [
         (fokker.sggmc(0.1), minibatch(), fokker.Oblique(N, 100)),  # stays in the cache
-        (fokker.sggmc(0.1), minibatch(), fokker.Oblique(4, K * N)),  # short columns
+        (fokker.sggmc(0.1), minibatch(), fokker.Oblique(4, N * K)),  # short columns
         (fokker.sggmc(0.1, steps_per_batch=2), minibatch(), fokker.Oblique(N, K)),
         (fokker.sggmc(0.1), minibatch(noise="scalar"), fokker.Oblique(N, K)),
         (fokker.sggmc(0.1), minibatch(), fokker.Euclidean(N, K)),

@@ -1,8 +1,8 @@
 """SGGMC on many spheres, one after the other in the cache.
 
-On an Oblique the spheres meet in the gradient alone. Made array by array, a step of ``sggmc`` on a state larger than the
-caches goes through memory for each of its operations; here every sphere makes all of its step while its point, velocity
-and noise are in the first-level cache:
+On an Oblique the spheres meet in the gradient alone. Made array by array, a step of ``sggmc`` on a state larger than
+the caches goes through memory for each of its operations; here every sphere makes all of its step while its point,
+velocity and noise are in the first-level cache:
 
     "aboba"  for all spheres: geodesic eps/2.  One gradient.  For all spheres: friction, kick and noise, geodesic eps/2.
     "baoab"  one gradient.  For all spheres: the whole step.
@@ -10,8 +10,10 @@ and noise are in the first-level cache:
 The same chain as the step of ``sggmc``, to rounding: entry (j, i) of a point has number j k + i of the step's normals.
 
 Two things make it fast. Point and velocity of a sphere lie side by side in one array, since a compiled loop updates one
-array in place and copies two. And nothing else of that size is kept: the position is put together when it is asked for.
-A run asks at the draws it keeps, and a gradient that does not depend on it not at all.
+array in place and copies two; for the same reason nothing is summed on the way. And nothing else of that size is kept:
+the position is put together when it is asked for. A run asks at the draws it keeps, and a gradient that does not depend
+on it not at all. Measured on one core, float32, 1,000 x 50,000 with a constant gradient: 3.8 ns an entry and step with
+"aboba" and 3.6 with "baoab", of which the normals are 1.85.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from fokker.manifolds.oblique import Oblique
 from fokker.manifolds.sphere import great_circle, to_unit
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from fokker.manifolds.product import Product
 
 MIN_BYTES = 1 << 20  # of points and velocities; fewer stay in the caches, and array by array is as fast
-MIN_ROWS = 64  # of a column; shorter ones do not fill the vector units
+MIN_ROWS = 256  # of a column; shorter ones do not pay for their turn
 WIDTH = 16  # columns that are turned into rows together: a line of the cache, in single precision
 
 
@@ -44,7 +47,7 @@ class State(NamedTuple):
     @property
     def position(self) -> Array:
         """The parameters (n k,) as a run knows them."""
-        points = lambda pairs: transposed(pairs, pairs.shape[-1] // 2).ravel()
+        points = lambda pairs: columns_of(pairs, pairs.shape[-1] // 2).ravel()
         return points(self.pairs) if self.pairs.ndim == 2 else jax.vmap(points)(self.pairs)
 
 
@@ -105,37 +108,38 @@ def moved(state: State, gradient: Callable[..., tuple[Array, Any, Any]], one: Ca
     """All spheres by ``one``, with the gradient where they are now."""
     grad_u, _, aux = gradient(state.position, state.aux)
     k, n = len(state.pairs), state.pairs.shape[1] // 2
-    by_column = grad_u.reshape(n, k)
-    pairs = over_spheres(state.pairs, by_column, one)
-    # in loops of their own, which fall away where nobody looks
-    norm = over_spheres(state.pairs, by_column, lambda i, x, v, g: squared(tangent(x, g)), total=True)
-    energy = over_spheres(pairs, None, lambda i, x, v, g: squared(v), total=True)
-    return State(pairs, state.iteration + 1, aux), Seen(norm, energy)
+    grads = rows_of(grad_u.reshape(n, k))
+    pairs = over_spheres(state.pairs, grads, one)
+    before = state.pairs
+
+    def seen(i: Array, so_far: Seen) -> Seen:  # in a loop of its own, which falls away where nobody looks
+        x, v, g = part(before, i, n), part(pairs, i, n, n), part(grads, i, n)
+        return Seen(so_far.gradient + squared(tangent(x, g)), so_far.velocity + squared(v))
+
+    zero = jnp.zeros((), pairs.dtype)
+    return State(pairs, state.iteration + 1, aux), jax.lax.fori_loop(0, k, seen, Seen(zero, zero))
 
 
-def over_spheres(pairs: Array, grad_u: Array | None, one: Callable[..., Any], total: bool = False) -> Array:
-    """The pairs after x, v = one(i, x, v, g) for every sphere, or the sum of the numbers one(i, x, v, g).
+def part(rows: Array, i: Array, size: int, first: int = 0) -> Array:
+    """Entries first .. first + size - 1 of row i."""
+    return jax.lax.dynamic_slice(rows.ravel(), (i * rows.shape[1] + first,), (size,))
 
-    g of (n, k), if there is one, is turned into rows on the way.
+
+def over_spheres(pairs: Array, grads: Array | None, one: Callable[..., Any]) -> Array:
+    """The pairs after x, v = one(i, x, v, g) for every sphere.
+
+    grads: (k, n), a g for each sphere; None where ``one`` looks at none.
     """
     k, n = len(pairs), pairs.shape[1] // 2
-    width = min(WIDTH, k)
-    flat = pairs.ravel()
 
-    def block(b: Array, carry: Array) -> Array:
-        first = jnp.minimum(b * width, k - width)  # the last block begins where it is whole, and moves what is left
-        rows = None if grad_u is None else jax.lax.dynamic_slice(grad_u, (0, first), (n, width)).T.ravel()
+    def sphere(i: Array, flat: Array) -> Array:
+        pair, g = jax.lax.dynamic_slice(flat, (i * 2 * n,), (2 * n,)), None if grads is None else part(grads, i, n)
+        x, v = one(i, pair[:n], pair[n:], g)
+        return jax.lax.dynamic_update_slice(flat, jnp.concatenate([x, v]), (i * 2 * n,))
 
-        def sphere(i: Array, carry: Array) -> Array:
-            pair = jax.lax.dynamic_slice(flat if total else carry, (i * 2 * n,), (2 * n,))
-            g = jnp.zeros(n, pairs.dtype) if rows is None else jax.lax.dynamic_slice(rows, ((i - first) * n,), (n,))
-            out = one(i, pair[:n], pair[n:], g)
-            return carry + out if total else jax.lax.dynamic_update_slice(carry, jnp.concatenate(out), (i * 2 * n,))
-
-        return jax.lax.fori_loop(b * width, jnp.minimum(b * width + width, k), sphere, carry)
-
-    out = jax.lax.fori_loop(0, -(-k // width), block, jnp.zeros((), pairs.dtype) if total else flat)
-    return out if total else out.reshape(k, 2 * n)
+    loop = jax.jit(lambda flat: jax.lax.fori_loop(0, k, sphere, flat))
+    # as one function, also where a likelihood with matrix products keeps the whole program from being one
+    return set_xla_metadata(loop(pairs.ravel()), xla_cpu_small_call="true", inlineable="false").reshape(k, 2 * n)
 
 
 def squared(u: Array) -> Array:
@@ -151,14 +155,28 @@ def noise(key: Any, i: Array, k: int, x: Array) -> Array:
     return normal_at(key, jax.lax.iota(jnp.uint32, x.size) * jnp.uint32(k) + i.astype(jnp.uint32), dtype=x.dtype)
 
 
-def transposed(rows: Array, n: int) -> Array:
-    """The first n entries of k rows as columns, (n, k). Some rows at a time: one by one each entry is a line of cache."""
+# XLA transposes entry by entry, each from another line of the cache; here some lines are used up at a time
+
+
+def rows_of(columns: Array) -> Array:
+    """(n, k) -> (k, n)."""
+    n, k = columns.shape
+    width = min(WIDTH, k)
+
+    def block(b: Array, rows: Array) -> Array:
+        i = jnp.minimum(b * width, k - width)  # the last block overlaps the one before
+        return jax.lax.dynamic_update_slice(rows, jax.lax.dynamic_slice(columns, (0, i), (n, width)).T, (i, 0))
+
+    return jax.lax.fori_loop(0, -(-k // width), block, jnp.zeros((k, n), columns.dtype))
+
+
+def columns_of(rows: Array, n: int) -> Array:
+    """The first n entries of each row, (k, ...) -> (n, k)."""
     k = len(rows)
     width = min(WIDTH, k)
 
     def block(b: Array, columns: Array) -> Array:
-        first = jnp.minimum(b * width, k - width)
-        few = jax.lax.dynamic_slice(rows, (first, 0), (width, n))
-        return jax.lax.dynamic_update_slice(columns, few.T, (0, first))
+        i = jnp.minimum(b * width, k - width)
+        return jax.lax.dynamic_update_slice(columns, jax.lax.dynamic_slice(rows, (i, 0), (width, n)).T, (0, i))
 
     return jax.lax.fori_loop(0, -(-k // width), block, jnp.zeros((n, k), rows.dtype))

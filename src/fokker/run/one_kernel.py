@@ -23,7 +23,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 MAX_ENTRIES = 1 << 17  # of a matrix; larger ones keep the machine busy either way, and more than one core
 
-CONTROL = "jit pjit closed_call custom_jvp_call custom_vjp_call while cond scan"
+CONTROL = "jit pjit closed_call custom_jvp_call custom_vjp_call while cond scan xla_metadata_value"
 STRUCTURE = (
     "broadcast_in_dim reshape squeeze expand_dims transpose rev concatenate split slice dynamic_slice "
     "dynamic_update_slice pad iota copy select_n convert_element_type bitcast_convert_type stop_gradient"
