@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("fokker", "jax", "jaxlib", "numpy", "numba", "blackjax", "posteriors", "torch")
+PACKAGES = ("fokker", "jax", "jaxlib", "numpy", "scipy", "numba", "blackjax", "numpyro", "posteriors", "torch")
 ROUNDS = 5
 Row = dict[str, Any]
 
