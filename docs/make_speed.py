@@ -53,9 +53,9 @@ A gradient reads 20 kB of rows and does two products with them, about 1.7 micros
 about 0.2, the method's own arithmetic less. Three things keep it there. Rows lie in a random order and a batch is a
 window of them, so that nothing is gathered, and a few windows follow each other in memory, which is read ahead
 ([how rows are mixed](adr/0003-batches.md) says what that does to the law). Numbers are made inside the step, one hash
-each ([random numbers](adr/0001-random-numbers.md)). And a whole block is one compiled function where its operations allow
-([blocks](adr/0002-kernels-gradients-and-blocks.md)), instead of a queue of small ones. With a batch shared by the
-chains rows are read once for all of them.
+each ([random numbers](adr/0001-random-numbers.md)). And a whole block is one compiled function where its operations
+allow ([blocks](adr/0002-kernels-gradients-and-blocks.md)), instead of a queue of small ones. With a batch shared by
+the chains rows are read once for all of them.
 
 What is done between blocks (finding non-finite values, storage, progress) is done while the next block runs, if there
 is a core for it.
