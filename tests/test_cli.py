@@ -47,6 +47,7 @@ def test_a_file_is_sampled_continued_audited_and_reported(here):
     assert "data:image/png;base64" in page and "&lt;b&gt;dose" in page and "<b>dose" not in page
 
 
+@pytest.mark.slow
 def test_a_file_that_defines_init_is_audited_again(here):
     """Its target knows no start: how parameters are nested is in the file, or in the names that the store keeps."""
     file = (

@@ -33,6 +33,10 @@ VERDICTS = {
 }
 
 
+# Half a minute of compilation together; what they show is tested apart.
+SLOW = {"geodesic.directional_mixture", "geodesic.matrix_completion", "geodesic.truncated_gaussian", "recipe.figure_s4"}
+
+
 def recorded(name: str) -> dict:
     folder, stem = name.split(".")
     return json.loads((ROOT / "experiments" / folder / "out" / f"{stem}.json").read_text(encoding="utf-8"))
@@ -49,7 +53,7 @@ def assert_well_formed(found: dict) -> None:
 # --- the figures -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", VERDICTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in VERDICTS])
 def test_a_quick_run_comes_to_the_verdicts_on_record(name, tmp_path):
     found = import_module(f"experiments.{name}").main(True, tmp_path)
     assert_well_formed(found)

@@ -50,6 +50,7 @@ def test_two_dimensional_round_trip(curl):
     assert "divergence residual" in str(curl)
 
 
+@pytest.mark.slow
 def test_the_recovered_recipe_has_the_drift_it_was_recovered_from(curl):
     recipe = Recipe(H2, D2, curl.matrix)
     z = np.random.default_rng(0).normal(size=(6, 2))  # between the points of the grid

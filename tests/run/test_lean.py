@@ -30,7 +30,14 @@ def with_control_flow(beta, rows):
 
 
 @pytest.mark.parametrize("f", [logistic, fokker.per_row(one_row), with_control_flow, jax.jit(logistic)])
-@pytest.mark.parametrize("beta", [np.array([0.3, -1.0, 0.5]), np.array([200.0, -1e3, 500.0]), np.zeros(3)])
+@pytest.mark.parametrize(
+    "beta",
+    [
+        np.array([0.3, -1.0, 0.5]),
+        pytest.param(np.array([200.0, -1e3, 500.0]), marks=pytest.mark.slow),
+        pytest.param(np.zeros(3), marks=pytest.mark.slow),
+    ],
+)
 def test_values_and_derivatives_are_the_same(f, beta, x64):
     beta = jnp.asarray(beta)
     for derivative in (lambda g: g, jax.jacrev, jax.jacfwd, lambda g: jax.jacfwd(jax.jacrev(g))):

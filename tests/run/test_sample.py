@@ -98,6 +98,7 @@ def test_estimators_run_and_resume_bit_for_bit(tmp_path, gradient):
     assert (beta(got) == want).all() and got.state == "complete"
 
 
+@pytest.mark.slow  # in the quick suite: test_tune.py, test_a_tuned_run_is_resumed_with_what_it_chose
 def test_a_tuned_run_resumes_with_what_was_chosen(tmp_path):
     settings = dict(gradient=fokker.control_variates())
     quiet = {**QUIET, "batch_size": 20, "warmup": 10}

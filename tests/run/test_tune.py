@@ -334,6 +334,7 @@ def test_an_iterator_needs_a_step_size():
         tune(a_plan(target, sghmc(), batch_size=5, share_batches=True), silent)
 
 
+@pytest.mark.slow
 def test_rows_on_disk_are_tuned_like_rows_in_memory(tmp_path):
     target, _ = gaussian_rows((1.0, 3.0))
     for name, leaf in target.data.items():

@@ -117,6 +117,7 @@ def test_scales_need_one_number_for_each_leaf():
 # --- what tuning rests on ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_mean_curvature_and_the_size_of_the_space(x64):
     space = product({"a": fokker.Sphere(4), "b": fokker.Stiefel(5, 2)}, {"a": jnp.zeros(4), "b": jnp.zeros((5, 2))})
     x = jnp.concatenate(

@@ -139,6 +139,7 @@ def test_one_iteration_is_not_enough():
     assert not info.accepted.any()
 
 
+@pytest.mark.slow  # 14 s, all of it compilation
 def test_metric_and_inverse_metric_diagonal_and_matrix_agree(x64):
     target = Target.from_log_density(lambda p: -banana(jnp.stack([p["a"], p["b"]])))
     start = {"a": jnp.asarray(0.3), "b": jnp.asarray(-0.8)}
