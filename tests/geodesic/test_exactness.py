@@ -156,3 +156,24 @@ def test_on_the_circle_a_half_step_leaves_a_quarter_of_the_bias():
     for bias in (cos, heat):
         assert np.abs(bias[1:-1] / bias[2:] - 4).max() < 0.2
     assert np.abs(odd).max() < 1e-9  # by symmetry
+
+
+SPHERE, IMPLICIT = fokker.Sphere(3), fokker.Implicit(lambda x: x @ x - 1, 3)
+
+
+@pytest.mark.parametrize(
+    "kernel, space", [(fokker.gmc(0.45, leapfrog_steps=3), SPHERE), (fokker.chmc(0.4, leapfrog_steps=3), IMPLICIT)]
+)
+def test_the_potential_and_gradient_that_are_kept_are_those_of_the_point(kernel, space, x64):
+    """After proposals that were accepted and such that were not; a trajectory begins with what the last one left."""
+    mu = jnp.array([0.0, 3.0, 4.0])
+    target = fokker.Target(lambda x: 3 * x @ mu, None, space=space)
+    bound = kernel.bind(target, None)
+    state, step, seen = bound.init(jnp.array([0.6, 0.0, 0.8])), jax.jit(bound.step), set()
+    for t in range(40):
+        state, info = step(jax.random.key(t), state)
+        seen.add(bool(info.accepted))
+        x = state.point
+        np.testing.assert_allclose(state.potential, -3 * x @ mu, rtol=1e-12)
+        np.testing.assert_allclose(state.grad_u, -3 * (mu - x * (x @ mu)), atol=1e-9)
+    assert seen == {True, False}

@@ -69,7 +69,9 @@ def test_every_estimator_runs_and_has_the_right_law(estimator, form, space):
     if space == "sphere":
         z = (Z / np.linalg.norm(Z, axis=1, keepdims=True) + [1, 0, 0, 0]).astype(np.float32)
         target = Target(lambda x: 0.0, lambda x, rows: rows @ x, z, space=fokker.Sphere(4), start=X)
-        truth = z.astype(float).sum(0) / np.linalg.norm(z.astype(float).sum(0))
+        total = z.astype(float).sum(0)  # of a von Mises-Fisher law
+        length = np.linalg.norm(total)
+        truth = fokker.vmf.mean_length(4, length) * total / length
     else:
         kinds = np.repeat(np.arange(3), [100, 180, 120]).astype(np.int32)
         of_rows, start = lambda t, rows: jnp.log(t)[rows], np.ones(3) / 3

@@ -102,7 +102,7 @@ class chmc:
             verdict = metropolis(key, energy(start), jnp.where(converged, energy(end), jnp.inf), ACCEPTANCE)
             x, value, grad_u = keep(
                 verdict.accepted,
-                (space.retract(end.x, end.v)[0], end.potential, end.grad_u),
+                (end.x, end.potential, end.grad_u),
                 (x, start.potential, start.grad_u),
             )
             diverging = converged & verdict.diverging
