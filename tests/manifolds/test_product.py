@@ -56,6 +56,7 @@ def test_the_gradient_by_the_point_is_that_of_the_density_on_the_carrier():
         ({"a": fokker.Sphere(3)}, {"b": np.ones(3)}, r"mirror.*space\['a'\].*there are params\['b'\]"),
         ({"a": fokker.Sphere(3)}, {"a": np.ones(4)}, r"space\['a'\] is Sphere\(n=3\).*shape \(3,\).*has \(4,\)"),
         ({"a": 3}, {"a": np.ones(3)}, r"space\['a'\] must be a manifold such as fokker.Sphere\(3\), got 3"),
+        ({"a": fokker.Sphere}, {"a": np.ones(3)}, r"space\['a'\] is the class Sphere.*fokker.Sphere\(...\)"),
         (fokker.Sphere(3), {"a": np.ones(3)}, "mirror"),
     ],
 )

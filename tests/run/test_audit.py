@@ -173,6 +173,15 @@ def test_a_trend_is_seen_and_noise_is_not():
     assert sum(by_name(still(seed))["trend"].verdict != "ok" for seed in range(40)) <= 3
 
 
+def test_a_chain_that_never_moved_has_no_effective_draws():
+    x = np.random.default_rng(0).standard_normal((4, 300, 2))
+    x[2] = x[2, 0]
+    found = {f.name: f for f in of_draws(Draws.from_array(x, ["a", "b"], may_reject=True))}
+    assert found["effective draws"].verdict == found["movement"].verdict == "fail"
+    assert found["effective draws"].value == 0 and "larger step" not in found["effective draws"].evidence
+    assert found["trend"].value is None and "init=" in found["movement"].evidence
+
+
 def test_an_error_beyond_its_limit_that_may_be_chance_says_so():
     """One sd of a few draws is off by more than the limit; nothing says that the law is."""
     errors, ses = np.array([0.07, 0.01]), np.array([0.04, 0.01])

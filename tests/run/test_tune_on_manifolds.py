@@ -263,6 +263,19 @@ def test_gmc_accepts_four_of_five_or_more():
     assert run.summary()["ess_bulk"].min() > 300
 
 
+def test_a_tuned_gmc_moves_from_wherever_its_chains_are_told_to_begin():
+    """From random points of a concentrated posterior its step is refused for ever: three of four chains never moved."""
+    counts, space = jnp.array([500.0, 1000.0, 300.0, 200.0]), fokker.Simplex(4)
+    target = Target.from_log_density(lambda t: counts @ jnp.log(t), space=space)
+    somewhere = lambda key: fokker.random_params(space, key)
+    run = fokker.sample(target, fokker.gmc(), init=somewhere, draws=400, chains=4, progress=False)
+    assert float(run.stats["accepted"].mean("draw").min()) > 0.6 and run.summary()["r_hat"].max() < 1.03
+    exact = (np.asarray(counts) + 1) / (counts.sum() + 4)
+    sd = np.sqrt(exact * (1 - exact) / (counts.sum() + 5))
+    assert_allclose(run.summary()["sd"], sd, rtol=0.15)
+    assert any("downhill" in words for words in run.settings["chosen"]["why"]["words"])
+
+
 @pytest.mark.slow
 def test_the_choice_is_a_function_of_the_seed_and_survives_a_resume(tmp_path):
     target = rows_on_the_sphere(300)

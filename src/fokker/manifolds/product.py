@@ -160,6 +160,9 @@ def product(space: Space, params: Any) -> Product:
     """
     given = {} if space is None else dict(jax.tree_util.tree_leaves_with_path(space))
     for path, leaf in given.items():
+        if isinstance(leaf, type):
+            name = leaf.__name__
+            raise SpaceError(f"space{_at(path)} is the class {name}; give it its size: fokker.{name}(...).")
         if not isinstance(leaf, (Embedded, Mapped)):
             raise SpaceError(f"space{_at(path)} must be a manifold such as fokker.Sphere(3), got {leaf!r}.")
     factors, first, first_point = [], 0, 0

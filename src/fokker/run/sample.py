@@ -58,9 +58,9 @@ def sample(
     target: what is sampled. kernel: how to move (``fokker.sghmc()``, the default, ``fokker.sgld(...)``, ...); a kernel
     without a step size is tuned first. gradient: how a batch becomes a gradient; left out, a run that is tuned takes
     ``fokker.control_variates()`` where that is predicted to pay, and any other ``fokker.minibatch()``.
-    init: pytree of arrays, a list of one per chain, or a function of a JAX key. draws: kept draws per chain, one every
-    ``thin`` iterations after ``warmup`` iterations (default: as many as are kept, at most 10,000). thin: left out, a
-    run that is tuned takes what makes its draws nearly independent, within a bound, and any other 1.
+    init: pytree of arrays, a list of one per chain, or a function of a JAX key; where the run tunes the step, chains
+    that are to begin at one point begin at draws near the mode. draws: kept draws per chain, one every ``thin``
+    iterations after ``warmup`` iterations (default: as many as are kept, at most 10,000). thin: left out, a run that is tuned takes what makes its draws nearly independent, within a bound, and any other 1.
     batch_size: rows a step (default: a thousandth of the rows in memory, at least 100; of rows on disk 100).
     sd_error: largest relative error of a posterior sd, as predicted, that tuning may trade for speed (default: 0.04,
     and 0.01 where ``thin`` is left open too).
@@ -145,6 +145,10 @@ def _continue(
         raise InputError("resume needs the target again: fokker.resume(path, target, kernel).")
     if draws is not None and draws < settings["draws"]:
         raise InputError(f"the run at {path} is to have {settings['draws']} draws; draws={draws} would be fewer.")
+    if init is None and target.start is None:
+        raise InputError(
+            f"the run at {path} began at an init= of yours; pass the same one again: resume(..., init=...)."
+        )
     with precision(settings["dtype"]):
         plan = plan_again(settings, target, kernel, gradient, init, draws)
         if not settings["resumable"]:

@@ -23,6 +23,7 @@ from scipy.stats import norm
 
 from fokker.errors import InputError
 from fokker.run.loop import Chains, _Diverged
+from fokker.run.mode import find_mode
 from fokker.run.plan import with_settings
 from fokker.run.search import Frame, leaf_frames
 from fokker.run.tangent_shape import Tangent, find_tangent, starts_on
@@ -101,13 +102,20 @@ def tune_gmc(plan: Plan, note: Callable[..., None]) -> tuple[Plan, dict[str, Any
         "verified": verified,
     }
     words = _words(near, choice, tuned.kernel, pilots, verified)
+    together = all((start == plan.starts[0]).all() for start in plan.starts[1:])
+    if not together:
+        words.append(
+            "starts that differ were moved downhill, each to a mode of its own: far from it this step is refused"
+        )
     for sentence in words:
         note(sentence, keep=True)
     chosen: dict[str, Any] = {"kernel": fields, "why": why | {"words": words}}
-    if all((start == plan.starts[0]).all() for start in plan.starts[1:]):
-        tuned = dataclasses.replace(tuned, starts=starts_on(plan, near, plan.chains, plan.seed))
-        chosen["starts"] = [[float(v) for v in start] for start in tuned.starts]
-    return tuned, chosen
+    if together:
+        starts = starts_on(plan, near, plan.chains, plan.seed)
+    else:
+        starts = tuple(np.asarray(find_mode(plan.target, start), plan.dtype) for start in plan.starts)
+    chosen["starts"] = [[float(v) for v in start] for start in starts]
+    return dataclasses.replace(tuned, starts=starts), chosen
 
 
 def _search(frame: Frame, kept: int | None) -> Choice:

@@ -54,6 +54,7 @@ class Draws:
             tail = np.atleast_1d(array_stats.ess(positions, method="tail", prob=(0.05, 0.95), **axes))
             r_hat = np.atleast_1d(array_stats.rhat(positions, **axes)) if chains > 1 else np.full(d, np.nan)
         ess = np.nan_to_num(np.minimum(bulk, tail), nan=0.0)
+        ess[_still(positions)] = 0.0
         return cls(positions, names, ess, r_hat, spacing, may_reject)
 
     @property
@@ -99,6 +100,8 @@ def movement(x: Draws) -> Finding:
     say = f"Largest share of draws equal to the one before, chain {chain}, {x.names[i]}."
     if verdict != "ok" and x.may_reject:
         say += " Proposals are refused: take a smaller step."
+        if value == 1:
+            say += " This chain never moved: it may have begun where they all are; begin all near one point (init=)."
     elif verdict != "ok":
         say += " The step is lost in rounding: take a larger step or dtype='float64'."
     return Finding("movement", value, limits[0], verdict, say)
@@ -124,7 +127,9 @@ def effective_draws(x: Draws) -> Finding:
     value = float(x.ess[i])
     verdict = grade(-value, (-ESS[0], -ESS[1]))
     say = f"Fewest effective draws (bulk and tail), at {x.names[i]}, of {len(x.flat):,}."
-    if verdict != "ok":
+    if _still(x.positions).any():
+        say += " A chain did not move at all, see movement."
+    elif verdict != "ok":
         factor = ESS[0] / max(value, 1.0)
         say += f" Take about {factor:.2g} times as many iterations, or a larger step if the bias allows."
     return Finding("effective draws", value, ESS[0], verdict, say)
@@ -136,6 +141,8 @@ def trend(x: Draws) -> Finding:
     Its standard error is by the ESS of all draws less what is common to the chains in each third: a trend does not
     hide itself, and the ESS is known better than that of a third.
     """
+    if _still(x.positions).any():
+        return missing("trend", "A chain did not move at all, see movement.")
     thirds = np.array_split(x.positions, 3, axis=1)
     means = [part.mean((0, 1)) for part in thirds]
     sd = np.maximum(x.positions.std((0, 1)), 1e-300)
@@ -150,6 +157,11 @@ def trend(x: Draws) -> Finding:
     if verdict != "ok":
         say += " The chains were still on their way: take a longer warm-up."
     return Finding("trend", float(drift[i]), DRIFT[0], verdict, say)
+
+
+def _still(positions: np.ndarray) -> np.ndarray:
+    """(chains, draws, d) -> (d,): whether some chain has one value only."""
+    return (positions == positions[:, :1]).all(1).any(0)
 
 
 def _ess_of_mean(positions: np.ndarray) -> np.ndarray:
