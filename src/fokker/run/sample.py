@@ -60,7 +60,8 @@ def sample(
     ``fokker.control_variates()`` where that is predicted to pay, and any other ``fokker.minibatch()``.
     init: pytree of arrays, a list of one per chain, or a function of a JAX key; where the run tunes the step, chains
     that are to begin at one point begin at draws near the mode. draws: kept draws per chain, one every ``thin``
-    iterations after ``warmup`` iterations (default: as many as are kept, at most 10,000). thin: left out, a run that is tuned takes what makes its draws nearly independent, within a bound, and any other 1.
+    iterations after ``warmup`` iterations (default: as many as are kept, at most 10,000). thin: left out, a run that
+    is tuned takes what makes its draws nearly independent, within a bound, and any other 1.
     batch_size: rows a step (default: a thousandth of the rows in memory, at least 100; of rows on disk 100).
     sd_error: largest relative error of a posterior sd, as predicted, that tuning may trade for speed (default: 0.04,
     and 0.01 where ``thin`` is left open too).
