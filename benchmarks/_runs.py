@@ -28,7 +28,7 @@ def driven(chains: Chains, path: Path | None) -> tuple[float, int]:
     if path is not None:
         variables = [Variable(v.name, v.shape, v.dims, v.coords, plan.dtype) for v in plan.layout.variables]
         store = Store.create(path, variables, chains.info_types, chains=plan.chains, draws=plan.draws, settings={})
-    sink = _Memory(plan) if store is None else _ToStore(plan, store)
+    sink = _Memory(plan) if store is None else _ToStore(plan, store, chains)
     with contextlib.redirect_stdout(screen), Progress() as bar:
         bar.start(plan, 0)
         begun = time.perf_counter()
