@@ -92,8 +92,9 @@ def covariance(
     pushed = lambda V: join(lambda i, j: push[:, i, None] * (U.T @ V @ U) * push[None, :, j])
     gradient = pushed(V)
     total = solve_discrete_lyapunov(K_all, noise + gradient)
-    if epoch is not None:  # linear_chain: within an epoch batches cancel
-        past = _fading_sum(K_all, epoch) @ solve_discrete_lyapunov(K_all, gradient)
+    if epoch is not None:  # linear_chain: within an epoch batches cancel, and so does what neighbours have in common
+        all_lags = gradient + sum((pushed(lag + lag.T) for lag in lags), start=np.zeros_like(gradient))
+        past = _fading_sum(K_all, epoch) @ solve_discrete_lyapunov(K_all, all_lags)
         total = total - (past + past.T) / (epoch - 1)
     for k, lag in enumerate(lags, 1):
         past = np.linalg.matrix_power(K_all, k) @ solve_discrete_lyapunov(K_all, pushed(lag.T))
