@@ -68,7 +68,7 @@ GEODESIC = """\
 One thread, one chain, one core, float32 (`benchmarks/geodesic_speed.py`). **On the sphere** the target is a von
 Mises-Fisher density on S^999. The step by hand is the same ABOBA step in a `lax.scan` with `jax.random.normal`
 inside, that in NumPy works in place with NumPy's float32 normals. **On an Oblique** of 50,000 columns of 1,000
-entries points and velocities are 400 MB and a draw is kept every 100 steps; the limit is one pass of memory over them
+entries points and velocities are 400 MB and a draw is kept every ten steps; the limit is one pass of memory over them
 and the gradient plus as many normals, both measured in the same run. **Against NUTS** the posterior is a logistic
 regression of 2,000 rows on a unit vector in 50 dimensions; NUTS runs on a normal vector whose direction it is; nine
 settings of GMC, six of BlackJAX and two of NumPyro were looked at and the best of each counts, with warm-up, search

@@ -27,7 +27,7 @@ from jax import Array
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from fokker.manifolds.oblique import Oblique
-from fokker.manifolds.sphere import great_circle
+from fokker.manifolds.sphere import great_circle, to_unit
 from fokker.numeric.random_jax import normal_at
 from fokker.numeric.sums import dot
 
@@ -87,8 +87,8 @@ def aboba(state: State, step: Step, gradient: Callable[..., tuple[Array, Any, An
     keep, scale = jnp.exp(-step.friction * step.eps / 2), step.heat * jnp.sqrt(2 * step.eps * step.friction)
 
     def one(i: Array, x: Array, v: Array, g: Array) -> tuple[Array, Array]:
-        push = scale * noise(step.key, i, len(pairs), x) - step.kick * g
-        return unit(*great_circle(x, keep * tangent(x, keep * v + push), step.time / 2))
+        push = tangent(x, scale * noise(step.key, i, len(pairs), x) - step.kick * g)
+        return to_unit(*great_circle(x, keep * (keep * v + push), step.time / 2))
 
     return moved(state._replace(pairs=pairs), gradient, one)
 
@@ -97,9 +97,9 @@ def baoab(state: State, step: Step, gradient: Callable[..., tuple[Array, Any, An
     keep, scale = jnp.exp(-step.friction * step.eps), step.heat * jnp.sqrt(-jnp.expm1(-2 * step.eps * step.friction))
 
     def one(i: Array, x: Array, v: Array, g: Array) -> tuple[Array, Array]:
-        x, v = great_circle(x, tangent(x, v - step.kick * g), step.time / 2)
-        v = tangent(x, keep * v + scale * noise(step.key, i, len(state.pairs), x))
-        return unit(*great_circle(x, v, step.time / 2))
+        x, v = great_circle(x, v - step.kick * tangent(x, g), step.time / 2)
+        v = keep * v + tangent(x, scale * noise(step.key, i, len(state.pairs), x))
+        return to_unit(*great_circle(x, v, step.time / 2))
 
     return moved(state, gradient, one)
 
@@ -148,11 +148,6 @@ def squared(u: Array) -> Array:
 
 def tangent(x: Array, u: Array) -> Array:
     return u - x * dot(x, u)
-
-
-def unit(x: Array, v: Array) -> tuple[Array, Array]:
-    """A point of length 1. Its velocity is made tangent with its next kick, which saves a pass here."""
-    return x / jnp.sqrt(dot(x, x)), v
 
 
 def noise(key: Any, i: Array, k: int, x: Array) -> Array:
