@@ -98,6 +98,8 @@ def _section(results: dict, unit: str) -> list[str]:
     verdict = f"{sum(row['met'] for row in bars)} of {len(bars)} bars are met. " if bars else ""
     out = [f"{verdict}Measured on {machine['date']}: {machine['processor']}, {machine['cores']} cores, "
            f"load {machine['load'][0]} before the start; Python {machine['python']}, {versions}.", ""]  # fmt: skip
+    if "parts" in results:
+        out += [f"Its parts were measured {results['parts']}.", ""]
     if bars:
         out += ["| what | measured | asked for | met |", "|---|---|---|---|"]
     for row in bars:
