@@ -164,7 +164,7 @@ SPHERE, IMPLICIT = fokker.Sphere(3), fokker.Implicit(lambda x: x @ x - 1, 3)
 @pytest.mark.parametrize(
     "kernel, space", [(fokker.gmc(0.45, leapfrog_steps=3), SPHERE), (fokker.chmc(0.4, leapfrog_steps=3), IMPLICIT)]
 )
-def test_the_potential_and_gradient_that_are_kept_are_those_of_the_point(kernel, space, x64):
+def test_accepted_or_refused_a_state_knows_energy_and_gradient_of_its_point(kernel, space, x64):
     """After proposals that were accepted and such that were not; a trajectory begins with what the last one left."""
     mu = jnp.array([0.0, 3.0, 4.0])
     target = fokker.Target(lambda x: 3 * x @ mu, None, space=space)
