@@ -74,8 +74,8 @@ def p_values(name, replications, kernel=None, space=None, seed=0):
     return [chisquare(np.bincount(r, minlength=DRAWS + 1)).pvalue for r in ranks.T]
 
 
-# Not more than 10,922 at once: beyond, sums over rows of three float32 entries were once seen to be wrong (jaxlib 0.10.2
-# on a CPU); it could not be made to happen again.
+# Not more than 10,922 at once: beyond, sums over rows of three float32 entries were once seen to be wrong (jaxlib
+# 0.10.2 on a CPU); it could not be made to happen again.
 @pytest.mark.parametrize("replications", [3_000, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", KERNEL)
 def test_ranks_are_uniform(name, replications):
